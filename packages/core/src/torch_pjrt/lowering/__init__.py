@@ -1,0 +1,16 @@
+"""aten -> JAX: the core's lowering tables, one file a kind of operator, merged into `CORE`."""
+
+from __future__ import annotations
+
+import importlib
+
+from torch_pjrt.lowering.table import Lowering, LoweringTable
+
+# Each module owns a `table`; importing one changes nothing global.
+KINDS: tuple[str, ...] = ()
+
+CORE: LoweringTable = LoweringTable.merged(
+    "core", [importlib.import_module(f"{__name__}.{kind}").table for kind in KINDS]
+)
+
+__all__ = ["CORE", "KINDS", "Lowering", "LoweringTable"]

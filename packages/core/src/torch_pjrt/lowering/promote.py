@@ -1,0 +1,122 @@
+"""PyTorch's type promotion, for lowering rules.
+
+PyTorch sorts operands into three ranks: tensors with dimensions, 0-d tensors, Python numbers. A
+lower rank changes the result only by its *category* (bool < integer < floating < complex), never
+by its width. A 0-d weakly typed array counts as a Python number: that is what a number becomes
+when it is an input of the program.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+
+from torch_pjrt import dtypes
+
+Array = jax.Array
+Number = bool | int | float | complex
+
+
+class Promote(enum.Enum):
+    """How an operator turns the common dtype of its inputs into the one it computes in."""
+
+    DEFAULT = "the common dtype"
+    INT_TO_FLOAT = "integers and bools become the default float dtype"
+    BOOL_TO_INT = "bools become int64"
+    COMPLEX_TO_FLOAT = "compute in the common dtype; a complex result is real (abs)"
+    ALWAYS_BOOL = "compute in the common dtype; the result is bool (comparisons)"
+
+
+def is_number(x: Any) -> bool:
+    """Whether `x` ranks as a Python number: one, or a 0-d weakly typed array."""
+    if isinstance(x, (bool, int, float, complex)):
+        return True
+    return getattr(x, "weak_type", False) and x.ndim == 0
+
+
+def number_dtype(x: Any) -> torch.dtype:
+    """The dtype that PyTorch gives a Python number on its own: a float has the default dtype."""
+    if isinstance(x, (jax.Array, jax.core.Tracer)):
+        kind = x.dtype.kind
+    else:
+        kind = {bool: "b", int: "i", float: "f", complex: "c"}[type(x)]
+    default = torch.get_default_dtype()
+    if kind == "f":
+        return default
+    if kind == "c":
+        return default.to_complex()
+    return torch.bool if kind == "b" else torch.int64
+
+
+def _combined(higher: torch.dtype | None, lower: torch.dtype | None) -> torch.dtype | None:
+    if higher is None or lower is None:
+        return higher if lower is None else lower
+    if higher.is_complex:
+        return higher
+    if higher.is_floating_point:
+        return higher.to_complex() if lower.is_complex else higher
+    if higher == torch.bool or lower.is_floating_point or lower.is_complex:
+        return torch.promote_types(higher, lower)
+    return higher
+
+
+def result_type(*operands: Any) -> torch.dtype:
+    """What `torch.result_type` gives for the tensors and numbers that these arrays stand for."""
+    with_dims: torch.dtype | None = None
+    zero_dim: torch.dtype | None = None
+    numbers: torch.dtype | None = None
+    for x in operands:
+        if is_number(x):
+            dtype = number_dtype(x)
+            numbers = dtype if numbers is None else torch.promote_types(numbers, dtype)
+            continue
+        dtype = dtypes.to_torch(x.dtype)
+        if x.ndim:
+            with_dims = dtype if with_dims is None else torch.promote_types(with_dims, dtype)
+        else:
+            zero_dim = dtype if zero_dim is None else torch.promote_types(zero_dim, dtype)
+    result = _combined(with_dims, _combined(zero_dim, numbers))
+    if result is None:
+        raise TypeError("result_type needs at least one operand")
+    return result
+
+
+def computed_in(dtype: torch.dtype, kind: Promote) -> torch.dtype:
+    """The dtype an operator of this kind computes in, given the common dtype of its inputs."""
+    if kind is Promote.INT_TO_FLOAT and not (dtype.is_floating_point or dtype.is_complex):
+        return torch.get_default_dtype()
+    if kind is Promote.BOOL_TO_INT and dtype == torch.bool:
+        return torch.int64
+    return dtype
+
+
+def promoted(
+    operands: Sequence[Any], kind: Promote = Promote.DEFAULT
+) -> tuple[list[Array], np.dtype]:
+    """The operands as strongly typed arrays of one dtype, and that dtype. Shapes stay as they are."""
+    dtype = dtypes.to_jax(computed_in(result_type(*operands), kind))
+    return [as_dtype(x, dtype) for x in operands], dtype
+
+
+def as_dtype(x: Any, dtype: np.dtype) -> Array:
+    """`x`, a number or an array, as a strongly typed array of `dtype`."""
+    if isinstance(x, (jax.Array, jax.core.Tracer)):
+        if x.dtype == dtype and not x.weak_type:
+            return x
+        if jnp.issubdtype(x.dtype, np.complexfloating) and not jnp.issubdtype(
+            dtype, np.complexfloating
+        ):
+            x = x.real
+        return jax.lax.convert_element_type(x, dtype)
+    return jnp.asarray(x, dtype)
+
+
+def opmath(dtype: np.dtype) -> np.dtype:
+    """The dtype in which PyTorch accumulates: float32 for float16 and bfloat16, else the same."""
+    return np.dtype(np.float32) if dtype.itemsize == 2 and dtype.kind in "fV" else dtype

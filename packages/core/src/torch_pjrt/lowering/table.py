@@ -1,0 +1,118 @@
+"""A lowering table: for each operator, the JAX function that computes it.
+
+A rule is called as PyTorch calls the operator, with the *functional* overload's own argument names
+and order (`aten.add.Tensor`, never `add_` or `add.out`: those are recorded as the functional
+overload followed by a write). What a rule may assume of its arguments:
+
+    Tensor       a `jax.Array` (a tracer) of the tensor's shape and dtype, or None where optional;
+                 a list or tuple of them for `Tensor[]`. A Python number written where a tensor is
+                 expected (`x * 2`) arrives like a Scalar, below.
+    Scalar,      a Python number, or a 0-d *weakly typed* tracer when the number changes from step
+    float        to step and so has become an input of the program. `promoted` treats both alike.
+                 A rule that must look at the value names the argument in `static`.
+    dtype        a `torch.dtype` or None; `dtypes.to_jax` translates.
+    the rest     as PyTorch passes them: ints, bools, strings, lists of ints.
+    left out     `layout`, `device`, `pin_memory`, `memory_format`, `non_blocking`, `generator`: never passed.
+
+It returns an array, or a tuple of arrays in the order of the operator's results, with exactly the
+shapes and dtypes that PyTorch gives; anything else is a `WrongLowering`. Rules run under JAX's
+scoped x64 switch: int64 and float64 are real.
+
+A rule marked `random` gets a JAX PRNG key (threefry) as its first argument. The key differs for each
+call of the operator in the program and for each step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch_pjrt.errors import DuplicateLowering
+
+Rule = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Lowering:
+    """One operator's rule, and what its caller must know about it.
+
+    rule    the JAX function.
+    static  names of Scalar or float arguments that the rule looks at while tracing; a new value of
+            one of them is a new program.
+    random  the rule takes a PRNG key as its first argument.
+    """
+
+    rule: Rule
+    static: frozenset[str] = frozenset()
+    random: bool = False
+
+    @property
+    def where(self) -> str:
+        """`file:line` of the rule, for error messages."""
+        code = getattr(self.rule, "__code__", None)
+        if code is None:
+            return repr(self.rule)
+        return f"{code.co_filename.rsplit('/', 1)[-1]}:{code.co_firstlineno}"
+
+
+class LoweringTable(Mapping[Any, Lowering]):
+    """Operator overload -> its lowering. A second rule for an operator is a `DuplicateLowering`."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._rows: dict[Any, Lowering] = {}
+
+    def add(
+        self, op: Any, rule: Rule, *, static: Iterable[str] = (), random: bool = False
+    ) -> None:
+        """Add one row. `op` is an overload such as `torch.ops.aten.exp.default`."""
+        self._put(op, Lowering(rule, frozenset(static), random))
+
+    def lowers(
+        self, *ops: Any, static: Iterable[str] = (), random: bool = False
+    ) -> Callable[[Rule], Rule]:
+        """Decorator form of `add`, for one or more overloads that one function computes."""
+
+        def register(rule: Rule) -> Rule:
+            for op in ops:
+                self.add(op, rule, static=static, random=random)
+            return rule
+
+        return register
+
+    def overlaid(self, other: LoweringTable) -> LoweringTable:
+        """This table with `other`'s rows in place of its own where both have one."""
+        result = LoweringTable(f"{self.name} under {other.name}")
+        result._rows = {**self._rows, **other._rows}
+        return result
+
+    @classmethod
+    def merged(cls, name: str, tables: Iterable[LoweringTable]) -> LoweringTable:
+        """One table of all rows; two rows for one operator are a `DuplicateLowering`."""
+        result = cls(name)
+        for table in tables:
+            for op, lowering in table._rows.items():
+                result._put(op, lowering)
+        return result
+
+    def _put(self, op: Any, lowering: Lowering) -> None:
+        if (first := self._rows.get(op)) is not None:
+            raise DuplicateLowering(
+                f"`{op}` has two lowerings in the table `{self.name}`.",
+                saw=f"{first.where} and {lowering.where}",
+                hint="keep one; a device that needs its own rule returns it from `torch_pjrt_lowerings`",
+            )
+        self._rows[op] = lowering
+
+    def __getitem__(self, op: Any) -> Lowering:
+        return self._rows[op]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __repr__(self) -> str:
+        return f"LoweringTable({self.name!r}, {len(self)} operators)"

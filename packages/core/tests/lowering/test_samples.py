@@ -1,0 +1,31 @@
+"""Every lowering computes what PyTorch's CPU kernel computes, in value, dtype and shape."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+
+import pytest
+
+import samples
+from check import Sample, check
+from torch_pjrt.lowering import CORE
+
+SAMPLES: list[Sample] = [
+    row
+    for module in pkgutil.iter_modules(samples.__path__)
+    for row in importlib.import_module(f"samples.{module.name}").SAMPLES
+]
+
+
+@pytest.mark.parametrize("row", SAMPLES, ids=str)
+def test_rule_agrees_with_cpu(row: Sample):
+    check(row, CORE[row.op])
+
+
+def test_every_lowering_has_a_sample():
+    sampled = {row.op for row in SAMPLES}
+
+    missing = sorted(str(op) for op in CORE if op not in sampled)
+
+    assert not missing, f"lowerings without a sample in tests/lowering/samples: {missing}"
