@@ -7,7 +7,10 @@ import importlib
 from torch_pjrt.lowering.table import Lowering, LoweringTable
 
 # Each module owns a `table`; importing one changes nothing global.
-KINDS: tuple[str, ...] = ()
+KINDS: tuple[str, ...] = (
+    "conv",
+    "matmul",
+)
 
 CORE: LoweringTable = LoweringTable.merged(
     "core", [importlib.import_module(f"{__name__}.{kind}").table for kind in KINDS]

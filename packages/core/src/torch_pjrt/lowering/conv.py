@@ -1,0 +1,162 @@
+"""Lowerings of convolutions and their backwards, with any number of spatial dims.
+
+Every one of them is one of three linear maps, and JAX has each as a transposition of the first:
+
+    correlated       (input, weight) -> output, the convolution itself
+    to the input     (output, weight) -> input, which is also what a transposed convolution does
+    to the weight    (output, input) -> weight
+
+A transposed convolution swaps the parts of input and output, and `output_padding` only says which of
+the input sizes that give the same output size is meant: the shapes here are always known, so it is
+never read backwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import jax
+import torch
+from jax import lax
+
+from torch_pjrt.lowering.promote import opmath
+from torch_pjrt.lowering.table import LoweringTable
+
+Array = jax.Array
+Sizes = Sequence[int]
+
+aten = torch.ops.aten
+table = LoweringTable("conv")
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """How the windows of a convolution lie on its input."""
+
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int
+
+    @classmethod
+    def of(cls, stride: Sizes, padding: Sizes, dilation: Sizes, groups: int, rank: int) -> Geometry:
+        """Each list has one entry for each of the `rank` spatial dims, or one for all."""
+        lists = [
+            tuple(v) if len(v) == rank else (v[0],) * rank for v in (stride, padding, dilation)
+        ]
+        return cls(*lists, groups)
+
+    def correlated(self, x: Array, weight: Array) -> Array:
+        return lax.conv_general_dilated(
+            x,
+            weight,
+            window_strides=self.stride,
+            padding=[(p, p) for p in self.padding],
+            rhs_dilation=self.dilation,
+            feature_group_count=self.groups,
+        )
+
+    def to_input(self, y: Array, weight: Array, shape: Sizes) -> Array:
+        like = jax.ShapeDtypeStruct(tuple(shape), y.dtype)
+        (x,) = jax.linear_transpose(lambda x: self.correlated(x, weight), like)(y)
+        return x
+
+    def to_weight(self, y: Array, x: Array, shape: Sizes) -> Array:
+        like = jax.ShapeDtypeStruct(tuple(shape), y.dtype)
+        (weight,) = jax.linear_transpose(lambda w: self.correlated(x, w), like)(y)
+        return weight
+
+    def widened_shape(self, y: Array, weight: Array, output_padding: Sizes) -> tuple[int, ...]:
+        """The input shape that a transposed convolution of `y` stands for."""
+        rank = len(self.stride)
+        extra = output_padding if len(output_padding) == rank else [output_padding[0]] * rank
+        sizes = [
+            (size - 1) * stride - 2 * padding + dilation * (kernel - 1) + more + 1
+            for size, stride, padding, dilation, kernel, more in zip(
+                y.shape[2:], self.stride, self.padding, self.dilation, weight.shape[2:], extra,
+                strict=True,
+            )
+        ]  # fmt: skip
+        return (y.shape[0], weight.shape[1] * self.groups, *sizes)
+
+
+@table.lowers(aten.convolution.default, aten.convolution_overrideable.default)
+def convolution(
+    input: Array,
+    weight: Array,
+    bias: Array | None,
+    stride: Sizes,
+    padding: Sizes,
+    dilation: Sizes,
+    transposed: bool,
+    output_padding: Sizes,
+    groups: int,
+) -> Array:
+    rank = weight.ndim - 2
+    geometry = Geometry.of(stride, padding, dilation, groups, rank)
+    if transposed:
+        shape = geometry.widened_shape(input, weight, output_padding)
+        y = geometry.to_input(input, weight, shape)
+    else:
+        y = geometry.correlated(input, weight)
+    return y if bias is None else y + lax.expand_dims(bias, (0, *range(2, 2 + rank)))
+
+
+def _backward(
+    grad_output: Array,
+    input: Array,
+    weight: Array,
+    geometry: Geometry,
+    transposed: bool,
+    output_mask: Sequence[bool],
+) -> tuple[Array | None, Array | None, Array | None]:
+    grad_input = grad_weight = grad_bias = None
+    if output_mask[0]:
+        if transposed:
+            grad_input = geometry.correlated(grad_output, weight)
+        else:
+            grad_input = geometry.to_input(grad_output, weight, input.shape)
+    if output_mask[1]:
+        y, x = (input, grad_output) if transposed else (grad_output, input)
+        grad_weight = geometry.to_weight(y, x, weight.shape)
+    if output_mask[2]:
+        wide = lax.convert_element_type(grad_output, opmath(grad_output.dtype))
+        total = lax.reduce_sum(wide, (0, *range(2, wide.ndim)))
+        grad_bias = lax.convert_element_type(total, grad_output.dtype)
+    return grad_input, grad_weight, grad_bias
+
+
+@table.lowers(aten.convolution_backward.default)
+def convolution_backward(
+    grad_output: Array,
+    input: Array,
+    weight: Array,
+    bias_sizes: Sizes | None,
+    stride: Sizes,
+    padding: Sizes,
+    dilation: Sizes,
+    transposed: bool,
+    output_padding: Sizes,
+    groups: int,
+    output_mask: Sequence[bool],
+) -> tuple[Array | None, Array | None, Array | None]:
+    geometry = Geometry.of(stride, padding, dilation, groups, weight.ndim - 2)
+    return _backward(grad_output, input, weight, geometry, transposed, output_mask)
+
+
+@table.lowers(aten.convolution_backward_overrideable.default)
+def convolution_backward_overrideable(
+    grad_output: Array,
+    input: Array,
+    weight: Array,
+    stride: Sizes,
+    padding: Sizes,
+    dilation: Sizes,
+    transposed: bool,
+    output_padding: Sizes,
+    groups: int,
+    output_mask: Sequence[bool],
+) -> tuple[Array | None, Array | None, Array | None]:
+    geometry = Geometry.of(stride, padding, dilation, groups, weight.ndim - 2)
+    return _backward(grad_output, input, weight, geometry, transposed, output_mask)
