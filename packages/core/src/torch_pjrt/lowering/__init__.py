@@ -8,8 +8,20 @@ from torch_pjrt.lowering.table import Lowering, LoweringTable
 
 # Each module owns a `table`; importing one changes nothing global.
 KINDS: tuple[str, ...] = (
+    "cast",
     "conv",
+    "creation",
     "matmul",
+    "pointwise.activation",
+    "pointwise.binary",
+    "pointwise.bitwise",
+    "pointwise.compare",
+    "pointwise.complex",
+    "pointwise.ternary",
+    "pointwise.unary",
+    "reduction",
+    "scan",
+    "softmax",
 )
 
 CORE: LoweringTable = LoweringTable.merged(

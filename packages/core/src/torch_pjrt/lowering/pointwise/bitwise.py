@@ -1,0 +1,68 @@
+"""Lowerings of ops on the bits of integers, and on bools."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpy as np
+import torch
+from jax import lax
+
+from torch_pjrt.lowering.pointwise.rows import Compute, constant, filled, row, select
+from torch_pjrt.lowering.promote import Array
+from torch_pjrt.lowering.table import LoweringTable
+
+aten = torch.ops.aten
+table = LoweringTable("pointwise.bitwise")
+
+
+def _bits(x: Array) -> int:
+    return 8 * x.dtype.itemsize
+
+
+def _is_outside(x: Array, places: Array) -> Array:
+    """Whether there are fewer than 0 or more places to shift by than `x` has bits."""
+    return lax.bitwise_or(
+        lax.lt(places, constant(0, places)), lax.ge(places, constant(_bits(x), places))
+    )
+
+
+def _left(x: Array, places: Array) -> Array:
+    """0 for a shift by a negative number or by all bits."""
+    x, places = filled([x, places])
+    if jnp.issubdtype(x.dtype, np.floating):
+        return lax.mul(x, lax.exp2(places))
+    return select(_is_outside(x, places), constant(0, x), lax.shift_left(x, places))
+
+
+def _right(x: Array, places: Array) -> Array:
+    """Copies of the sign come in; nothing but them remains of a shift as in `_left`."""
+    x, places = filled([x, places])
+    if jnp.issubdtype(x.dtype, np.floating):
+        return lax.div(x, lax.exp2(places))
+    if x.dtype.kind == "u":
+        shifted = lax.shift_right_logical(x, places)
+        return select(_is_outside(x, places), constant(0, x), shifted)
+    most = constant(_bits(x) - 1, places)
+    return lax.shift_right_arithmetic(x, select(_is_outside(x, places), most, places))
+
+
+BITWISE: list[tuple[object, Compute]] = [
+    (aten.bitwise_and, lax.bitwise_and),
+    (aten.bitwise_or, lax.bitwise_or),
+    (aten.bitwise_xor, lax.bitwise_xor),
+]
+
+SHIFTS = [
+    (aten.bitwise_left_shift, aten.__lshift__, _left),
+    (aten.bitwise_right_shift, aten.__rshift__, _right),
+]
+
+table.add(aten.bitwise_not.default, row(lax.bitwise_not))
+for packet, compute in BITWISE:
+    for overload in ("Tensor", "Scalar", "Scalar_Tensor"):
+        table.add(getattr(packet, overload), row(compute))
+for packet, operator, compute in SHIFTS:
+    for overload in ("Tensor", "Tensor_Scalar", "Scalar_Tensor"):
+        table.add(getattr(packet, overload), row(compute))
+    for overload in ("Tensor", "Scalar"):
+        table.add(getattr(operator, overload), row(compute))

@@ -1,0 +1,115 @@
+"""How a row of a pointwise table becomes a rule: promote the inputs, match their ranks, compute.
+
+Conventions of every pointwise file:
+    a number    a Python number or a 0-d weakly typed array; never looked at unless `static`.
+    half        a float16 or bfloat16 input of an op with more than one rounding is computed in
+                float32 and rounded once at the end, as PyTorch does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax import lax
+
+from torch_pjrt import dtypes
+from torch_pjrt.lowering.cast import cast
+from torch_pjrt.lowering.promote import Array, Promote, computed_in, is_number, opmath, result_type
+from torch_pjrt.lowering.table import Rule
+
+Compute = Callable[..., Any]
+
+
+def matched(arrays: Sequence[Array]) -> list[Array]:
+    """The arrays with size-1 dimensions in front, so that all but the 0-d ones have one rank.
+
+    `lax` broadcasts size-1 dimensions and 0-d operands of its binary functions by itself.
+    """
+    rank = max(x.ndim for x in arrays)
+    return [x if x.ndim in (0, rank) else lax.broadcast_to_rank(x, rank) for x in arrays]
+
+
+def filled(arrays: Sequence[Array]) -> list[Array]:
+    """The arrays, all broadcast to one shape (`lax.select` and friends insist on it)."""
+    shape = np.broadcast_shapes(*(x.shape for x in arrays))
+    return [broadcast_to(x, shape) for x in arrays]
+
+
+def broadcast_to(x: Array, shape: Sequence[int]) -> Array:
+    """`x` with PyTorch's broadcasting to `shape`."""
+    if x.shape == tuple(shape):
+        return x
+    if x.ndim == 0:
+        return lax.broadcast(x, shape)
+    kept = [i for i, n in enumerate(x.shape) if n == shape[len(shape) - x.ndim + i]]
+    dims = tuple(len(shape) - x.ndim + i for i in kept)
+    return lax.broadcast_in_dim(lax.reshape(x, [x.shape[i] for i in kept]), shape, dims)
+
+
+def select(condition: Array, x: Array, y: Array) -> Array:
+    """`x` where `condition` holds, else `y`, broadcast. `x` and `y` have one dtype."""
+    condition, x, y = filled([condition, x, y])
+    return lax.select(condition, x, y)
+
+
+def operands(
+    values: Sequence[Any], kind: Promote = Promote.DEFAULT
+) -> tuple[list[Array], np.dtype]:
+    """The values in the dtype that the op computes in, with matching ranks; and that dtype."""
+    dtype = dtypes.to_jax(computed_in(result_type(*values), kind))
+    return matched([cast(x, dtype) for x in values]), dtype
+
+
+def wide_operands(
+    values: Sequence[Any], kind: Promote = Promote.DEFAULT
+) -> tuple[list[Array], np.dtype]:
+    """`operands`, but half ones are in float32; the dtype is still the one to round to.
+
+    A Python number is never rounded to half precision on the way.
+    """
+    dtype = dtypes.to_jax(computed_in(result_type(*values), kind))
+    wide = opmath(dtype)
+    return matched([_widened(x, dtype, wide) for x in values]), dtype
+
+
+def _widened(x: Any, dtype: np.dtype, wide: np.dtype) -> Array:
+    if wide == dtype or is_number(x):
+        return cast(x, wide)
+    return cast(cast(x, dtype), wide)
+
+
+def rounded(x: Array, dtype: np.dtype) -> Array:
+    """`x`, a result computed in float32, in the op's own dtype."""
+    return x if x.dtype == dtype else lax.convert_element_type(x, dtype)
+
+
+def constant(value: complex, like: Array) -> Array:
+    """A 0-d array of a Python number in the dtype of `like`."""
+    return cast(value, like.dtype)
+
+
+def row(compute: Compute, kind: Promote = Promote.DEFAULT) -> Rule:
+    """A rule for `compute`, one XLA instruction: it rounds once whatever the dtype is."""
+
+    def rule(*tensors: Any) -> Array:
+        return compute(*operands(tensors, kind)[0])
+
+    return rule
+
+
+def wide_row(compute: Compute, kind: Promote = Promote.DEFAULT) -> Rule:
+    """A rule for `compute`, several instructions: half inputs are computed in float32."""
+
+    def rule(*tensors: Any) -> Array:
+        arrays, dtype = wide_operands(tensors, kind)
+        return rounded(compute(*arrays), dtype)
+
+    return rule
+
+
+def is_literally(x: Any, value: float) -> bool:
+    """Whether `x` is a Python number equal to `value`, and so known while tracing."""
+    return not isinstance(x, (jax.Array, jax.core.Tracer)) and x == value

@@ -1,0 +1,213 @@
+"""Lowerings of ops that compute each element of one tensor on its own.
+
+An op is one row: the overload, the JAX function, and how PyTorch promotes its input. An op that
+needs more than a row is a function at the end of this file.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import torch
+from jax import lax
+
+from torch_pjrt.lowering.pointwise.rows import (
+    Compute,
+    constant,
+    operands,
+    rounded,
+    row,
+    select,
+    wide_operands,
+    wide_row,
+)
+from torch_pjrt.lowering.promote import Array, Promote
+from torch_pjrt.lowering.table import LoweringTable
+
+aten = torch.ops.aten
+table = LoweringTable("pointwise.unary")
+
+
+def is_exact(x: Array) -> bool:
+    """Whether the elements are integers or bools."""
+    return x.dtype.kind in "iub"
+
+
+def _same_if_exact(compute: Compute) -> Compute:
+    return lambda x: x if is_exact(x) else compute(x)
+
+
+def _same_if_unsigned(compute: Compute) -> Compute:
+    return lambda x: x if x.dtype.kind in "ub" else compute(x)
+
+
+def trunc(x: Array) -> Array:
+    """Each float rounded towards 0."""
+    return lax.select(lax.lt(x, constant(0, x)), lax.ceil(x), lax.floor(x))
+
+
+def isnan(x: Array) -> Array:
+    return lax.ne(x, x)
+
+
+def _false_if_exact(compute: Compute) -> Compute:
+    return lambda x: lax.full(x.shape, False) if is_exact(x) else compute(x)
+
+
+def _isinf(x: Array) -> Array:
+    if x.dtype.kind == "c":
+        return lax.bitwise_or(_isinf(lax.real(x)), _isinf(lax.imag(x)))
+    return lax.eq(lax.abs(x), constant(math.inf, x))
+
+
+def _sign(x: Array) -> Array:
+    """Not `lax.sign`: the sign of nan is 0."""
+    if is_exact(x):
+        return lax.sign(x)
+    return select(isnan(x), constant(0, x), lax.sign(x))
+
+
+def _sgn(x: Array) -> Array:
+    """Of a complex number, the one of length 1 in its direction; 0 of 0."""
+    if x.dtype.kind != "c":
+        return _same_if_bool(_sign)(x)
+    length = lax.abs(x)
+    zero = lax.eq(length, constant(0, length))
+    one = constant(1, length)
+    divisor = lax.convert_element_type(select(zero, one, length), x.dtype)
+    return select(zero, constant(0, x), lax.div(x, divisor))
+
+
+def _same_if_bool(compute: Compute) -> Compute:
+    return lambda x: x if x.dtype == jnp.bool_ else compute(x)
+
+
+def signbit(x: Array) -> Array:
+    if is_exact(x):
+        return lax.lt(x, constant(0, x))
+    return jnp.signbit(x)
+
+
+def _reciprocal(x: Array) -> Array:
+    return lax.div(constant(1, x), x)
+
+
+def _log_by(base: float) -> Compute:
+    return lambda x: lax.div(lax.log(x), constant(math.log(base), x))
+
+
+def _times(factor: float) -> Compute:
+    return lambda x: lax.mul(x, constant(factor, x))
+
+
+def _sinc(x: Array) -> Array:
+    zero = lax.eq(x, constant(0, x))
+    angle = lax.mul(select(zero, constant(1, x), x), constant(math.pi, x))
+    return select(zero, constant(1, x), lax.div(lax.sin(angle), angle))
+
+
+def _exp2(x: Array) -> Array:
+    if x.dtype.kind == "c":
+        return lax.exp(lax.mul(x, constant(math.log(2), x)))
+    return lax.exp2(x)
+
+
+FLOAT = Promote.INT_TO_FLOAT
+
+#   overload                 computed by
+EXACT_TOO = [
+    (aten.abs.default,       _same_if_unsigned(lax.abs)),
+    (aten.ceil.default,      _same_if_exact(lax.ceil)),
+    (aten.floor.default,     _same_if_exact(lax.floor)),
+    (aten.neg.default,       lax.neg),
+    (aten.round.default,     _same_if_exact(lambda x: lax.round(x, lax.RoundingMethod.TO_NEAREST_EVEN))),
+    (aten.sgn.default,       _sgn),
+    (aten.sign.default,      _same_if_bool(_sign)),
+    (aten.trunc.default,     _same_if_exact(trunc)),
+    (aten.isinf.default,     _false_if_exact(_isinf)),
+    (aten.isnan.default,     _false_if_exact(isnan)),
+    (aten.isneginf.default,  _false_if_exact(lambda x: lax.eq(x, constant(-math.inf, x)))),
+    (aten.isposinf.default,  _false_if_exact(lambda x: lax.eq(x, constant(math.inf, x)))),
+    (aten.logical_not.default, lambda x: lax.eq(x, constant(0, x))),
+    (aten.relu.default,      lambda x: lax.max(x, constant(0, x))),
+    (aten.signbit.default,   signbit),
+]  # fmt: skip
+
+ONE_INSTRUCTION = [
+    (aten.acos.default,      lax.acos),
+    (aten.acosh.default,     lax.acosh),
+    (aten.asin.default,      lax.asin),
+    (aten.asinh.default,     lax.asinh),
+    (aten.atan.default,      lax.atan),
+    (aten.atanh.default,     lax.atanh),
+    (aten.cos.default,       lax.cos),
+    (aten.cosh.default,      lax.cosh),
+    (aten.exp.default,       lax.exp),
+    (aten.expm1.default,     lax.expm1),
+    (aten.log.default,       lax.log),
+    (aten.log1p.default,     lax.log1p),
+    (aten.reciprocal.default, _reciprocal),
+    (aten.rsqrt.default,     lax.rsqrt),
+    (aten.sigmoid.default,   lax.logistic),
+    (aten.sin.default,       lax.sin),
+    (aten.sinh.default,      lax.sinh),
+    (aten.sqrt.default,      lax.sqrt),
+    (aten.tan.default,       lax.tan),
+    (aten.tanh.default,      lax.tanh),
+]  # fmt: skip
+
+SEVERAL_INSTRUCTIONS = [
+    (aten.deg2rad.default,   _times(math.pi / 180)),
+    (aten.exp2.default,      _exp2),
+    (aten.frac.default,      lambda x: lax.sub(x, trunc(x))),
+    (aten.log10.default,     _log_by(10)),
+    (aten.log2.default,      _log_by(2)),
+    (aten.rad2deg.default,   _times(180 / math.pi)),
+    (aten.sinc.default,      _sinc),
+]  # fmt: skip
+
+for op, compute in EXACT_TOO:
+    table.add(op, row(compute))
+for op, compute in ONE_INSTRUCTION:
+    table.add(op, row(compute, FLOAT))
+for op, compute in SEVERAL_INSTRUCTIONS:
+    table.add(op, wide_row(compute, FLOAT))
+
+
+@table.lowers(aten.round.decimals)
+def round_decimals(x: Array, *, decimals: int) -> Array:
+    """`x` to so many digits behind the point, or, if negative, before it. Half goes to even."""
+    if is_exact(x):
+        return x
+    (wide,), dtype = wide_operands([x])
+    scale = constant(10.0 ** abs(decimals), wide)
+    up, down = (lax.mul, lax.div) if decimals >= 0 else (lax.div, lax.mul)
+    nearest = lax.round(up(wide, scale), lax.RoundingMethod.TO_NEAREST_EVEN)
+    return rounded(down(nearest, scale), dtype)
+
+
+@table.lowers(aten.nan_to_num.default)
+def nan_to_num(x: Array, nan: Any = None, posinf: Any = None, neginf: Any = None) -> Array:
+    """`x` with nan as 0, and the infinities as the largest finite numbers, unless given."""
+    if is_exact(x):
+        return x
+    if x.dtype.kind == "c":
+        parts = (nan_to_num(part, nan, posinf, neginf) for part in (lax.real(x), lax.imag(x)))
+        return lax.complex(*parts)
+    limits = jnp.finfo(x.dtype)
+    (_, if_nan), _ = operands([x, 0.0 if nan is None else nan])
+    (_, if_posinf), _ = operands([x, float(limits.max) if posinf is None else posinf])
+    (_, if_neginf), _ = operands([x, float(limits.min) if neginf is None else neginf])
+    result = select(isnan(x), if_nan, x)
+    result = select(lax.eq(x, constant(math.inf, x)), if_posinf, result)
+    return select(lax.eq(x, constant(-math.inf, x)), if_neginf, result)
+
+
+@table.lowers(aten.frexp.Tensor)
+def frexp(x: Array) -> tuple[Array, Array]:
+    """Mantissas in [0.5, 1) with their sign, and int32 exponents of 2."""
+    mantissa, exponent = jnp.frexp(x)
+    return mantissa, lax.convert_element_type(exponent, np.dtype(np.int32))

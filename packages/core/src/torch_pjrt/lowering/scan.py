@@ -1,0 +1,73 @@
+"""Lowerings of ops that fold along one dimension and keep every step on the way.
+
+A 0-d tensor may be scanned along 0 or -1. Half inputs are scanned in float32; each step is rounded,
+but not what is carried to the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from jax import lax
+
+from torch_pjrt import dtypes
+from torch_pjrt.lowering.cast import cast
+from torch_pjrt.lowering.promote import Array, opmath
+from torch_pjrt.lowering.table import LoweringTable
+
+aten = torch.ops.aten
+table = LoweringTable("scan")
+
+INT64 = np.dtype(np.int64)
+
+
+def _scanned(
+    scan: Callable[..., Array], x: Array, dim: int, dtype: torch.dtype | None
+) -> Array:
+    result = x.dtype
+    if dtype is not None:
+        result = dtypes.to_jax(dtype)
+    elif x.dtype.kind in "iub":
+        result = INT64
+    wide = cast(cast(x, result), opmath(result))
+    return cast(scan(wide, dim % x.ndim) if x.size and x.ndim else wide, result)
+
+
+@table.lowers(aten.cumsum.default)
+def cumsum(x: Array, dim: int, *, dtype: torch.dtype | None = None) -> Array:
+    return _scanned(lax.cumsum, x, dim, dtype)
+
+
+@table.lowers(aten.cumprod.default)
+def cumprod(x: Array, dim: int, *, dtype: torch.dtype | None = None) -> Array:
+    return _scanned(lax.cumprod, x, dim, dtype)
+
+
+@table.lowers(aten.logcumsumexp.default, aten._logcumsumexp.default)
+def logcumsumexp(x: Array, dim: int) -> Array:
+    return _scanned(lax.cumlogsumexp, x, dim, dtypes.to_torch(x.dtype))
+
+
+def _running(scan: Callable[..., Array], x: Array, dim: int) -> tuple[Array, Array]:
+    """The extremes so far, and the last place where each was met. nan, once met, stays."""
+    if not (x.size and x.ndim):
+        return x, lax.full(x.shape, 0, INT64)
+    dim %= x.ndim
+    ordered = lax.convert_element_type(x, np.dtype(np.uint8)) if x.dtype == np.bool_ else x
+    extremes = scan(ordered, dim)
+    met = lax.bitwise_or(lax.eq(ordered, extremes), lax.ne(ordered, ordered))
+    place = lax.broadcasted_iota(np.dtype(np.int32), x.shape, dim)
+    last = lax.cummax(lax.select(met, place, lax.full_like(place, 0)), dim)
+    return cast(extremes, x.dtype), lax.convert_element_type(last, INT64)
+
+
+@table.lowers(aten.cummax.default)
+def cummax(x: Array, dim: int) -> tuple[Array, Array]:
+    return _running(lax.cummax, x, dim)
+
+
+@table.lowers(aten.cummin.default)
+def cummin(x: Array, dim: int) -> tuple[Array, Array]:
+    return _running(lax.cummin, x, dim)
