@@ -30,6 +30,11 @@ aten = torch.ops.aten
 table = LoweringTable("conv")
 
 
+def _each(sizes: Sizes, rank: int) -> tuple[int, ...]:
+    """One entry for each spatial dim, where one may stand for all."""
+    return tuple(sizes) if len(sizes) == rank else (sizes[0],) * rank
+
+
 @dataclass(frozen=True, slots=True)
 class Geometry:
     """How the windows of a convolution lie on its input."""
@@ -41,11 +46,7 @@ class Geometry:
 
     @classmethod
     def of(cls, stride: Sizes, padding: Sizes, dilation: Sizes, groups: int, rank: int) -> Geometry:
-        """Each list has one entry for each of the `rank` spatial dims, or one for all."""
-        lists = [
-            tuple(v) if len(v) == rank else (v[0],) * rank for v in (stride, padding, dilation)
-        ]
-        return cls(*lists, groups)
+        return cls(_each(stride, rank), _each(padding, rank), _each(dilation, rank), groups)
 
     def correlated(self, x: Array, weight: Array) -> Array:
         return lax.conv_general_dilated(
@@ -69,12 +70,11 @@ class Geometry:
 
     def widened_shape(self, y: Array, weight: Array, output_padding: Sizes) -> tuple[int, ...]:
         """The input shape that a transposed convolution of `y` stands for."""
-        rank = len(self.stride)
-        extra = output_padding if len(output_padding) == rank else [output_padding[0]] * rank
         sizes = [
             (size - 1) * stride - 2 * padding + dilation * (kernel - 1) + more + 1
             for size, stride, padding, dilation, kernel, more in zip(
-                y.shape[2:], self.stride, self.padding, self.dilation, weight.shape[2:], extra,
+                y.shape[2:], self.stride, self.padding, self.dilation, weight.shape[2:],
+                _each(output_padding, len(self.stride)),
                 strict=True,
             )
         ]  # fmt: skip
