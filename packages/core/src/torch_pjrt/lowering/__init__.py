@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import importlib
+from typing import TYPE_CHECKING
 
 from torch_pjrt.lowering.table import Lowering, LoweringTable
 
 # Each module owns a `table`; importing one changes nothing global.
 KINDS: tuple[str, ...] = (
+    "attention",
     "cast",
     "conv",
     "creation",
     "dropout",
     "embedding",
+    "indexing",
+    "join",
     "loss",
+    "mask",
     "matmul",
     "norm",
+    "pad",
     "pointwise.activation",
     "pointwise.binary",
     "pointwise.bitwise",
@@ -23,13 +29,25 @@ KINDS: tuple[str, ...] = (
     "pointwise.complex",
     "pointwise.ternary",
     "pointwise.unary",
+    "rearrange",
     "reduction",
     "scan",
+    "scatter",
+    "slice",
     "softmax",
+    "sort",
 )
 
-CORE: LoweringTable = LoweringTable.merged(
-    "core", [importlib.import_module(f"{__name__}.{kind}").table for kind in KINDS]
-)
+if TYPE_CHECKING:
+    CORE: LoweringTable
 
 __all__ = ["CORE", "KINDS", "Lowering", "LoweringTable"]
+
+
+def __getattr__(name: str) -> LoweringTable:
+    """`CORE` is made when first asked for: the rules import JAX, the table type does not."""
+    if name != "CORE":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    tables = [importlib.import_module(f"{__name__}.{kind}").table for kind in KINDS]
+    globals()["CORE"] = LoweringTable.merged("core", tables)
+    return globals()["CORE"]

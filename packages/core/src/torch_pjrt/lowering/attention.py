@@ -1,0 +1,198 @@
+"""Lowerings of the attention that PyTorch leaves to backends such as this one, and of its backward.
+
+What the two rules share:
+    dims        batch, heads, sequence, width, or the last three; key and value may have fewer heads,
+                and then consecutive query heads share one.
+    attn_bias   is added to the scores: PyTorch has made 0 and -inf of a mask of bools. A query that
+                may look nowhere gets zeros.
+    softmax     runs in float32, float64 for float64 inputs.
+    dropout     of the weights. The backward draws the mask anew: `philox_seed` carries the key.
+    memory      the backward computes the weights again from query and key. In one program with the
+                forward, that is the same computation, and XLA does it once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+from jax import lax
+
+from torch_pjrt.lowering.dropout import kept
+from torch_pjrt.lowering.promote import as_dtype, opmath
+from torch_pjrt.lowering.table import LoweringTable
+
+Array = jax.Array
+
+aten = torch.ops.aten
+table = LoweringTable("attention")
+
+# Suffixes of names: B batch, H query heads, N key heads, Q queries, R queries of all heads that share
+# a key head, K keys, W width.
+
+
+def _product(x: Array, y: Array, x_dim: int, y_dim: int) -> Array:
+    """Products of matrices, one for each batch and key head, summed as softmax is."""
+    dims = (((x_dim,), (y_dim,)), ((0, 1), (0, 1)))
+    return lax.dot_general(x, y, dims, preferred_element_type=opmath(x.dtype))
+
+
+def _batched(x: Array) -> Array:
+    return x if x.ndim == 4 else lax.expand_dims(x, (0,))
+
+
+def _shared(x_BHQW: Array, n_heads: int) -> Array:
+    """Query heads that share a key head laid one after the other: BNRW."""
+    b, h, q, w = x_BHQW.shape
+    return x_BHQW if h == n_heads else lax.reshape(x_BHQW, (b, n_heads, h // n_heads * q, w))
+
+
+def _exponentials(
+    query_BHQW: Array, key_BNKW: Array, attn_bias: Array | None, is_causal: bool, scale: Any
+) -> tuple[Array, Array, Array]:
+    """The softmax's numerators, their sum over keys, and the greatest score: BHQK, BHQ1, BHQ1."""
+    b, h, q, w = query_BHQW.shape
+    k = key_BNKW.shape[2]
+    scores = _product(_shared(query_BHQW, key_BNKW.shape[1]), key_BNKW, 3, 3)
+    scores = lax.reshape(scores, (b, h, q, k))
+    scores = scores * as_dtype(1 / math.sqrt(w) if scale is None else scale, scores.dtype)
+    if attn_bias is not None:
+        bias = lax.expand_dims(attn_bias, range(4 - attn_bias.ndim))
+        scores = scores + as_dtype(bias, scores.dtype)
+    if is_causal:
+        int32 = np.dtype(np.int32)
+        row = lax.broadcasted_iota(int32, (q, k), 0)
+        seen = row >= lax.broadcasted_iota(int32, (q, k), 1)
+        nowhere = lax.full_like(scores, -math.inf)
+        scores = lax.select(lax.broadcast_in_dim(seen, scores.shape, (2, 3)), scores, nowhere)
+    greatest = lax.expand_dims(lax.reduce_max(scores, (3,)), (3,))
+    shift = greatest
+    if attn_bias is not None:  # a query that may look nowhere must not be shifted by infinity
+        shift = lax.select(greatest == -math.inf, lax.full_like(greatest, 0), greatest)
+    numerators = lax.exp(scores - shift)
+    total = lax.expand_dims(lax.reduce_sum(numerators, (3,)), (3,))
+    return numerators, total, greatest
+
+
+def _divisor(total: Array, attn_bias: Array | None, dropout_p: float) -> Array:
+    """What weighted sums are divided by: 1 for a query that may look nowhere."""
+    if attn_bias is not None:
+        total = lax.select(total == 0, lax.full_like(total, 1), total)
+    return total if dropout_p == 0 else total * (1 - dropout_p)
+
+
+def _dropped(x: Array, key: Array, dropout_p: float) -> Array:
+    if dropout_p == 0:
+        return x
+    return lax.select(kept(key, x.shape, dropout_p), x, lax.full_like(x, 0))
+
+
+@table.lowers(
+    aten._scaled_dot_product_fused_attention_overrideable.default,
+    random=True,
+    static=("dropout_p",),
+)
+def scaled_dot_product_attention(
+    key_: Array,
+    query: Array,
+    key: Array,
+    value: Array,
+    attn_bias: Array | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    return_debug_mask: bool = False,
+    *,
+    scale: Any = None,
+) -> tuple[Array, Array, None, None, int, int, Array, Array, None]:
+    """Output, logsumexp of the scores, and what the backward needs to drop the same weights."""
+    q, k, v = _batched(query), _batched(key), _batched(value)
+    numerators, total, greatest = _exponentials(q, k, attn_bias, is_causal, scale)
+    weights = as_dtype(_dropped(numerators, key_, dropout_p), v.dtype)
+    out = _product(_shared(weights, v.shape[1]), v, 3, 2)
+    out = lax.reshape(out, (*q.shape[:3], v.shape[3]))
+    # Dividing sums over keys takes less than dividing each weight.
+    out = as_dtype(out / _divisor(total, attn_bias, dropout_p), query.dtype)
+    out = lax.reshape(out, (*query.shape[:-1], value.shape[-1]))
+    logsumexp = as_dtype(greatest + lax.log(total), np.dtype(np.float32))
+    int64 = np.dtype(np.int64)
+    seed = lax.bitcast_convert_type(jax.random.key_data(key_), int64)
+    return (
+        out,
+        lax.squeeze(logsumexp, (3,)),
+        None,
+        None,
+        query.shape[-2],
+        key.shape[-2],
+        seed,
+        lax.full((), 0, int64),
+        None,
+    )
+
+
+@table.lowers(
+    aten._scaled_dot_product_fused_attention_overrideable_backward.default,
+    static=("dropout_p",),
+)
+def scaled_dot_product_attention_backward(
+    grad_out: Array,
+    query: Array,
+    key: Array,
+    value: Array,
+    attn_bias: Array | None,
+    grad_input_mask: Sequence[bool],
+    out: Array,
+    logsumexp: Array,
+    cum_seq_q: None,
+    cum_seq_k: None,
+    max_q: int,
+    max_k: int,
+    dropout_p: float,
+    is_causal: bool,
+    philox_seed: Array,
+    philox_offset: Array,
+    *,
+    scale: Any = None,
+) -> tuple[Array, Array, Array, Array | None]:
+    """All gradients, as PyTorch's meta function says: those that nobody reads are never computed."""
+    q, k, v, grad, y = (_batched(x) for x in (query, key, value, grad_out, out))
+    numerators, total, _ = _exponentials(q, k, attn_bias, is_causal, scale)
+    divisor = _divisor(total, attn_bias, dropout_p)
+    random_key = jax.random.wrap_key_data(
+        lax.bitcast_convert_type(philox_seed, np.dtype(np.uint32)), impl="threefry2x32"
+    )
+    grad = as_dtype(grad, numerators.dtype)
+    along = lax.reduce_sum(grad * as_dtype(y, grad.dtype), (3,))
+    along = lax.expand_dims(along, (3,)) / _divisor(total, attn_bias, 0)
+    share = as_dtype(grad / divisor, value.dtype)
+
+    n = v.shape[1]
+    weights = as_dtype(_dropped(numerators, random_key, dropout_p), value.dtype)
+    grad_value = _product(_shared(weights, n), _shared(share, n), 2, 2)
+    grad_weights = lax.reshape(_product(_shared(share, n), v, 3, 3), numerators.shape)
+    grad_scores = numerators * (_dropped(grad_weights, random_key, dropout_p) - along)
+
+    narrow = _shared(as_dtype(grad_scores, query.dtype), n)
+    factor = as_dtype(1 / math.sqrt(q.shape[3]) if scale is None else scale, grad.dtype)
+    grad_query = _product(narrow, k, 3, 2) * factor
+    grad_key = _product(narrow, _shared(q, n), 2, 2) * factor
+    grad_bias = None
+    if attn_bias is not None:
+        grad_bias = _summed_to(grad_scores, attn_bias.shape)
+        grad_bias = as_dtype(grad_bias, attn_bias.dtype)
+    return (
+        as_dtype(lax.reshape(grad_query, query.shape), query.dtype),
+        as_dtype(lax.reshape(grad_key, key.shape), key.dtype),
+        as_dtype(lax.reshape(grad_value, value.shape), value.dtype),
+        grad_bias,
+    )
+
+
+def _summed_to(x: Array, shape: tuple[int, ...]) -> Array:
+    """`x` summed over the dims along which something of `shape` was broadcast."""
+    padded = (1,) * (x.ndim - len(shape)) + shape
+    axes = tuple(d for d in range(x.ndim) if padded[d] == 1 != x.shape[d])
+    return lax.reshape(lax.reduce_sum(x, axes) if axes else x, shape)
