@@ -1,0 +1,32 @@
+"""torch-pjrt: PyTorch on any device that has a PJRT plugin, through XLA.
+
+Importing this package is not needed: `import torch` makes the device `pjrt` known. What it offers beside
+the device is here, loaded on first use:
+
+    sync()      run what is pending
+    report()    what was compiled, run, moved, and how long it took
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from torch_pjrt.autoload import autoload
+
+if TYPE_CHECKING:
+    from torch_pjrt.observe.report import report
+    from torch_pjrt.run.request import sync
+
+__version__ = "0.1.0"
+__all__ = ["__version__", "autoload", "report", "sync"]
+
+_LAZY = {"report": "torch_pjrt.observe.report", "sync": "torch_pjrt.run.request"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        import torch  # noqa: F401  registers the device first, in the order that PyTorch expects
+
+        return getattr(import_module(_LAZY[name]), name)
+    raise AttributeError(f"module 'torch_pjrt' has no attribute {name!r}")

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -30,11 +31,22 @@ def cast(x: Any, dtype: np.dtype) -> Array:
     """
     if not isinstance(x, (jax.Array, jax.core.Tracer)):
         return as_dtype(_number(x, dtype), dtype)
-    if x.dtype.kind == "c" and dtype.kind == "b":
-        return lax.ne(x, lax.full_like(x, 0, shape=()))
+    if x.dtype.kind == "c" and dtype.kind != "c":
+        x = lax.ne(x, np.zeros((), x.dtype)) if dtype.kind == "b" else lax.real(x)
     if dtype.kind in "iu" and dtype.itemsize < 4 and jnp.issubdtype(x.dtype, np.floating):
         x = lax.convert_element_type(x, np.dtype(np.int32))
     return as_dtype(x, dtype)
+
+
+def broadcast_to(x: Array, shape: Sequence[int]) -> Array:
+    """`x` with PyTorch's broadcasting to `shape`."""
+    if x.shape == tuple(shape):
+        return x
+    if x.ndim == 0:
+        return lax.broadcast(x, shape)
+    kept = [i for i, n in enumerate(x.shape) if n == shape[len(shape) - x.ndim + i]]
+    dims = tuple(len(shape) - x.ndim + i for i in kept)
+    return lax.broadcast_in_dim(lax.reshape(x, [x.shape[i] for i in kept]), shape, dims)
 
 
 def _number(x: Any, dtype: np.dtype) -> bool | int | float | complex:
@@ -55,7 +67,13 @@ def convert_element_type(a: Array, dtype: torch.dtype) -> Array:
     return cast(a, dtypes.to_jax(dtype))
 
 
-@table.lowers(aten.clone.default, aten.lift_fresh_copy.default, aten.alias_copy.default, aten.detach_copy.default)
+@table.lowers(
+    aten.clone.default,
+    aten.alias_copy.default,
+    aten.detach_copy.default,
+    aten.lift.default,
+    aten.lift_fresh_copy.default,
+)
 def clone(x: Array) -> Array:
     """The same values: arrays never change, so a copy is the array itself."""
     return x
@@ -64,10 +82,4 @@ def clone(x: Array) -> Array:
 @table.lowers(aten.copy.default)
 def copy(x: Array, src: Array) -> Array:
     """`src`, broadcast to the shape of `x` and converted to its dtype."""
-    src = cast(src, x.dtype)
-    if src.shape == x.shape:
-        return src
-    extra = src.ndim - x.ndim  # PyTorch lets `src` have leading dimensions of size 1
-    if extra > 0:
-        src = lax.reshape(src, src.shape[extra:])
-    return jnp.broadcast_to(src, x.shape)
+    return broadcast_to(cast(src, x.dtype), x.shape)

@@ -1,0 +1,19 @@
+"""Graph -> graph. The core's own passes are in `CORE_PASSES`; plugins add theirs by a hook."""
+
+from torch_pjrt.passes.drop_unused import DropUnused
+from torch_pjrt.passes.expand import Expand
+from torch_pjrt.passes.merge_equal import MergeEqual
+from torch_pjrt.passes.runner import Pass, Stage, in_order, run_passes
+
+CORE_PASSES: tuple[Pass, ...] = (Expand(), MergeEqual(), DropUnused())
+
+__all__ = [
+    "CORE_PASSES",
+    "DropUnused",
+    "Expand",
+    "MergeEqual",
+    "Pass",
+    "Stage",
+    "in_order",
+    "run_passes",
+]

@@ -16,7 +16,7 @@ import numpy as np
 from jax import lax
 
 from torch_pjrt import dtypes
-from torch_pjrt.lowering.cast import cast
+from torch_pjrt.lowering.cast import broadcast_to, cast
 from torch_pjrt.lowering.promote import Array, Promote, computed_in, is_number, opmath, result_type
 from torch_pjrt.lowering.table import Rule
 
@@ -36,17 +36,6 @@ def filled(arrays: Sequence[Array]) -> list[Array]:
     """The arrays, all broadcast to one shape (`lax.select` and friends insist on it)."""
     shape = np.broadcast_shapes(*(x.shape for x in arrays))
     return [broadcast_to(x, shape) for x in arrays]
-
-
-def broadcast_to(x: Array, shape: Sequence[int]) -> Array:
-    """`x` with PyTorch's broadcasting to `shape`."""
-    if x.shape == tuple(shape):
-        return x
-    if x.ndim == 0:
-        return lax.broadcast(x, shape)
-    kept = [i for i, n in enumerate(x.shape) if n == shape[len(shape) - x.ndim + i]]
-    dims = tuple(len(shape) - x.ndim + i for i in kept)
-    return lax.broadcast_in_dim(lax.reshape(x, [x.shape[i] for i in kept]), shape, dims)
 
 
 def select(condition: Array, x: Array, y: Array) -> Array:

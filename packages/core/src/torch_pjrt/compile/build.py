@@ -1,0 +1,157 @@
+"""A graph as one JAX function: each node's rule called in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from torch_pjrt import dtypes
+from torch_pjrt.errors import LoweringError, MissingLowering, WrongLowering
+from torch_pjrt.graph.face import Face
+from torch_pjrt.graph.graph import Graph, Node
+from torch_pjrt.graph.signature import NumberSlot, Slot
+from torch_pjrt.lowering import window
+from torch_pjrt.lowering.table import Lowering, LoweringTable
+from torch_pjrt.tensor.view import READ, WRITE
+
+if TYPE_CHECKING:
+    from torch_pjrt.compile.programs import NumberPlan
+
+Array = jax.Array
+
+INTERNAL = {
+    READ: lambda node, base: window.read(base, node.signature.faces[0], *node.signature.args[1:]),
+    WRITE: lambda node, base, new: window.write(
+        base, new, node.signature.faces[0], *node.signature.args[2:]
+    ),
+}
+
+
+def function_of(
+    graph: Graph, table: LoweringTable, plan: NumberPlan, n_seedings: int
+) -> Callable[..., tuple[Array, ...]]:
+    """The function `f(*inputs, [ints], [floats]) -> outputs` that XLA compiles.
+
+    `ints` holds the seedings (seed, offset each) and then the changing ints; `floats` the changing floats.
+    """
+    int_places = {int(n): 2 * n_seedings + i for i, n in enumerate(plan.ints)}
+    float_places = {int(n): i for i, n in enumerate(plan.floats)}
+    n_inputs = len(graph.inputs)
+
+    def step(*arguments: Array) -> tuple[Array, ...]:
+        rest = list(arguments[n_inputs:])
+        ints = rest.pop(0) if n_seedings or int_places else None
+        floats = rest.pop(0) if float_places else None
+        values: dict[int, Array] = {-i - 1: x for i, x in enumerate(arguments[:n_inputs])}
+
+        def number(node: Node, slot: NumberSlot) -> Any:
+            n = node.numbers[slot.index]
+            if n.value is not None:
+                return n.value
+            if n.kind is int:
+                return _weak(ints[int_places[n.index]])
+            return _weak(floats[float_places[n.index]])
+
+        for node in graph.nodes:
+            inputs = [values[v] for v in node.inputs]
+            internal = INTERNAL.get(node.op)
+            if internal is not None:
+                results: Sequence[Array] = (internal(node, *inputs),)
+            else:
+                key = _key(ints, node) if node.signature.random else None
+                results = apply(node, inputs, table, lambda slot, node=node: number(node, slot), key)
+            values.update(zip(node.outputs, results, strict=True))
+        return tuple(values[v] for v in graph.outputs)
+
+    return step
+
+
+def apply(
+    node: Node,
+    inputs: Sequence[Array],
+    table: LoweringTable,
+    number: Callable[[NumberSlot], Any],
+    key: Array | None,
+) -> list[Array]:
+    """The results of one node's rule, checked against what PyTorch says they look like."""
+    lowering = table.get(node.op)
+    if lowering is None:
+        raise MissingLowering(
+            f"`{node.op}` has no lowering in the table `{table.name}`.",
+            hint="add one under `torch_pjrt/lowering/` (CONTRIBUTING.md, 'Add an operator')",
+        )
+
+    def filled(argument: Any) -> Any:
+        if isinstance(argument, Slot):
+            return inputs[argument.index]
+        if isinstance(argument, NumberSlot):
+            return number(argument)
+        if isinstance(argument, (list, tuple)):
+            return [filled(a) for a in argument]
+        return argument
+
+    args = [filled(a) for a in node.signature.args]
+    kwargs = {k: filled(v) for k, v in node.signature.kwargs.items()}
+    if lowering.random:
+        args.insert(0, key)
+    results = _call(node, lowering, args, kwargs)
+    return [
+        _checked(result, face, node, lowering)
+        for result, face in zip(results, node.signature.outs, strict=True)
+    ]
+
+
+def _call(node: Node, lowering: Lowering, args: list[Any], kwargs: dict[str, Any]) -> list[Any]:
+    try:
+        results = lowering.rule(*args, **kwargs)
+    except (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError) as error:
+        raise LoweringError(
+            f"The rule of `{node.op}` ({lowering.where}) looks at the value of a number that changes.",
+            saw=str(error).splitlines()[0],
+            hint="name that argument in the row's `static`",
+        ) from error
+    if node.signature.returns == "tensor":
+        results = (results,)
+    present = [r for r in results if r is not None]
+    if len(present) != len(node.signature.outs):
+        raise WrongLowering(
+            f"The rule of `{node.op}` ({lowering.where}) returned {len(present)} results.",
+            expected=f"{len(node.signature.outs)}, as PyTorch does",
+        )
+    return present
+
+
+def _checked(result: Any, face: Face, node: Node, lowering: Lowering) -> Array:
+    dtype = dtypes.to_jax(face.dtype)
+    if result.shape != tuple(face.shape) or result.dtype != dtype:
+        raise WrongLowering(
+            f"The rule of `{node.op}` ({lowering.where}) gave something else than PyTorch.",
+            saw=f"{result.dtype}{list(result.shape)}",
+            expected=f"{dtype}{list(face.shape)}",
+        )
+    return lax.convert_element_type(result, dtype) if result.weak_type else result
+
+
+def _weak(x: Array) -> Array:
+    """A 0-d array that promotes as a Python number does."""
+    return lax._convert_element_type(x, weak_type=True)  # noqa: SLF001
+
+
+def _key(ints: Array | None, node: Node) -> Array:
+    """The PRNG key of a draw: the seed's key, folded with the generator's offset there."""
+    assert ints is not None and node.draw is not None
+    seed = ints[2 * node.draw.seeding]
+    offset = ints[2 * node.draw.seeding + 1] + node.draw.index
+    words = jnp.stack([lax.shift_right_logical(seed, np.int64(32)), seed]).astype(np.uint32)
+    key = jax.random.wrap_key_data(words, impl="threefry2x32")
+    return jax.random.fold_in(key, offset.astype(np.uint32))
+
+
+def as_int64(n: int) -> int:
+    """`n` as the int64 that has the same 64 bits: seeds are unsigned in PyTorch."""
+    return (n + (1 << 63)) % (1 << 64) - (1 << 63)

@@ -1,0 +1,190 @@
+"""Programs and their cache: the same code, outputs and donations run the same compiled program.
+
+Python numbers of the calls are constants of a program at first. When the same code comes back with
+other numbers, those that differ become inputs: the second variant is compiled, and then reused
+whatever they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from torch_pjrt.compile.build import function_of, as_int64
+from torch_pjrt.graph.graph import Graph, graph_of, with_inputs
+from torch_pjrt.observe.counters import counters
+from torch_pjrt.passes.runner import run_passes
+from torch_pjrt.run.client import client
+from torch_pjrt.run.wait import remember
+
+if TYPE_CHECKING:
+    from torch_pjrt.graph.tape import Tape
+
+_NOT_DONATED_VARIANTS = 2
+
+
+class Program:
+    """One compiled program.
+
+    graph      after the passes, as it was lowered.
+    donated    the inputs (negative numbers) whose memory it takes.
+    outputs    the tape's numbers of the values it returns, in order.
+    plan       which numbers of the tape are inputs.
+    n_operators    how many operators the tape had recorded.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        compiled: Any,
+        outputs: tuple[int, ...],
+        donated: tuple[int, ...],
+        plan: NumberPlan,
+        n_operators: int,
+    ) -> None:
+        self.graph = graph
+        self.compiled = compiled
+        self.outputs = outputs
+        self.donated = donated
+        self.plan = plan
+        self.n_operators = n_operators
+
+    def run(self, tape: Tape, reusable: Mapping[int, int]) -> Sequence[jax.Array]:
+        """Launch it on the tape's inputs. An input that is donated but still held is copied first."""
+        arrays = [value.array for value in tape.inputs]
+        for number in self.donated:
+            if number not in reusable:
+                arrays[-number - 1] = arrays[-number - 1].copy()  # type: ignore[union-attr]
+        with counters.timed("launch_s"), jax.enable_x64(True):
+            results = self.compiled(*arrays, *self.plan.arguments(tape))
+        if results:
+            remember(results[0])
+        counters.programs_run += 1
+        counters.operators += self.n_operators
+        counters.donated += len(self.donated)
+        return results
+
+
+class NumberPlan:
+    """Which numbers of a tape are inputs of a program, and what the others were when it was compiled."""
+
+    def __init__(
+        self, tape: Tape, changing_ints: np.ndarray, changing_floats: np.ndarray
+    ) -> None:
+        self.ints = changing_ints
+        self.floats = changing_floats
+        self.constants = self._constants(tape)
+
+    def _constants(self, tape: Tape) -> tuple[bytes, tuple[int, ...]]:
+        """The numbers that are no inputs; floats by their bits, so that -0.0 and nan are told apart."""
+        floats = np.array(tape.floats, np.float64)
+        ints = tape.ints
+        if self.floats.size:
+            floats = np.delete(floats, self.floats)
+        if self.ints.size:
+            changing = set(self.ints.tolist())
+            ints = [n for i, n in enumerate(ints) if i not in changing]
+        return floats.tobytes(), tuple(ints)
+
+    def fits(self, tape: Tape) -> bool:
+        """Whether the constants are those of this tape."""
+        return self._constants(tape) == self.constants
+
+    def widened(self, tape: Tape, first: Tape | NumberHistory) -> NumberPlan:
+        """This plan with the numbers that differ between two tapes made inputs as well."""
+        ints = {i for i, (a, b) in enumerate(zip(tape.ints, first.ints, strict=True)) if a != b}
+        bits = np.array(tape.floats, np.float64).view(np.int64)
+        first_bits = np.array(first.floats, np.float64).view(np.int64)
+        floats = set(np.flatnonzero(bits != first_bits).tolist())
+        return NumberPlan(
+            tape,
+            np.array(sorted(ints | set(self.ints.tolist())), np.int64),
+            np.array(sorted(floats | set(self.floats.tolist())), np.int64),
+        )
+
+    @property
+    def changing(self) -> frozenset[tuple[type, int]]:
+        return frozenset(
+            [(int, int(i)) for i in self.ints] + [(float, int(i)) for i in self.floats]
+        )
+
+    def arguments(self, tape: Tape) -> list[np.ndarray]:
+        """The program's last arguments: int64s (seeds, offsets, changing ints), then float64s."""
+        ints = [n for draw in tape.draws for n in draw]
+        ints += [tape.ints[i] for i in self.ints]
+        floats = [tape.floats[i] for i in self.floats]
+        arguments = []
+        if ints:
+            arguments.append(np.array([as_int64(n) for n in ints], np.int64))
+        if floats:
+            arguments.append(np.array(floats, np.float64))
+        return arguments
+
+
+class NumberHistory:
+    """The numbers of the tape for which an entry was first compiled."""
+
+    def __init__(self, tape: Tape) -> None:
+        self.ints = list(tape.ints)
+        self.floats = list(tape.floats)
+
+
+class Entry:
+    """The programs of one code and one set of outputs."""
+
+    def __init__(self, tape: Tape) -> None:
+        none = np.zeros(0, np.int64)
+        self.history = NumberHistory(tape)
+        self.plan = NumberPlan(tape, none, none)
+        self.variants: dict[tuple[int, ...], Program] = {}
+
+
+_entries: dict[Any, Entry] = {}
+
+
+def program_for(tape: Tape, live: tuple[int, ...], reusable: Mapping[int, int]) -> Program:
+    """The program of this tape, from the cache or compiled now."""
+    key = (tuple(tape.code), live, len(tape.inputs), len(tape.draws))
+    entry = _entries.get(key)
+    if entry is None:
+        entry = _entries[key] = Entry(tape)
+    elif not entry.plan.fits(tape):
+        entry.plan = entry.plan.widened(tape, entry.history)
+        entry.variants.clear()
+    donated = tuple(reusable)
+    program = entry.variants.get(donated)
+    if program is None and len(entry.variants) >= _NOT_DONATED_VARIANTS:
+        program = next(iter(entry.variants.values()))
+    if program is None:
+        program = _compiled(tape, live, reusable, entry.plan)
+        entry.variants[donated] = program
+    return program
+
+
+def forget_programs() -> None:
+    """Empty the cache. What is compiled again is counted again."""
+    _entries.clear()
+
+
+def _compiled(
+    tape: Tape, live: tuple[int, ...], reusable: Mapping[int, int], plan: NumberPlan
+) -> Program:
+    """Outputs that reuse an input's memory come first, in the inputs' order: JAX pairs them in order."""
+    outputs = [*reusable.values(), *sorted(set(live) - set(reusable.values()))]
+    recorded = graph_of(tape, outputs)
+    graph = run_passes(client().passes, with_inputs(recorded, plan.changing))
+    with counters.timed("lower_s"):
+        function = function_of(graph, client().lowerings, plan, len(tape.draws))
+    arguments = [
+        *(jax.ShapeDtypeStruct(v.array.shape, v.array.dtype, sharding=v.array.sharding) for v in tape.inputs),
+        *(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in plan.arguments(tape)),
+    ]
+    with counters.timed("compile_s"), jax.enable_x64(True):
+        compiled = client().compile(function, arguments, [-n - 1 for n in reusable])
+    counters.programs_compiled += 1
+    return Program(
+        graph, compiled, tuple(outputs), tuple(reusable), plan, len(recorded.nodes)
+    )

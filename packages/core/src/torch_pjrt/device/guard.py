@@ -1,0 +1,85 @@
+"""What PyTorch's C++ asks of the backend, and how an error survives its destructors.
+
+A Python backend's device guard asks for the device type while unwinding from an exception, in code that
+must not throw. There, running Python code finds the error set, raises `SystemError`, and the process
+ends. `type_` absorbs that: it keeps the original error, and `_engine_run_backward` raises it afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import torch
+
+_in_flight: list[BaseException] = []
+
+
+def _harmless() -> None:
+    """Any call of Python code: raises `SystemError` if an exception is in flight in C++."""
+
+
+class PjrtGuard(torch._C._acc.DeviceGuard):
+    """The device guard: says which device type it guards."""
+
+    def type_(self) -> torch._C._autograd.DeviceType:
+        try:
+            _harmless()
+        except SystemError as error:
+            if error.__cause__ is not None:
+                _in_flight.append(error.__cause__)
+        return torch._C._autograd.DeviceType.PrivateUse1
+
+
+class PjrtHooks(torch._C._acc.PrivateUse1Hooks):
+    """The accelerator hooks."""
+
+    def is_available(self) -> bool:
+        from torch_pjrt.device.availability import is_available
+
+        return is_available()
+
+    def is_built(self) -> bool:
+        return True
+
+    def has_primary_context(self, device_index: int) -> bool:
+        return True
+
+
+def keep_errors_in_backward() -> None:
+    """Make backward raise the error that the guard kept."""
+    graph = torch.autograd.graph
+    run = graph._engine_run_backward
+    if getattr(run, "keeps_errors", False):
+        return
+
+    @wraps(run)
+    def run_backward(*args: Any, **kwargs: Any) -> Any:
+        _in_flight.clear()
+        try:
+            result = run(*args, **kwargs)
+        except BaseException as error:
+            kept = _first_kept()
+            if kept is not None and kept is not error and isinstance(error, SystemError):
+                raise kept from None
+            raise
+        kept = _first_kept()
+        if kept is not None:
+            raise kept
+        return result
+
+    run_backward.keeps_errors = True  # type: ignore[attr-defined]
+    _replace(run, run_backward)
+
+
+def _replace(old: Callable[..., Any], new: Callable[..., Any]) -> None:
+    for module in (torch.autograd.graph, torch.autograd):
+        if getattr(module, "_engine_run_backward", None) is old:
+            module._engine_run_backward = new  # type: ignore[attr-defined]
+
+
+def _first_kept() -> BaseException | None:
+    kept = _in_flight[0] if _in_flight else None
+    _in_flight.clear()
+    return kept

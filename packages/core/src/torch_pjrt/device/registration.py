@@ -1,0 +1,31 @@
+"""Making `pjrt` a device type of PyTorch, by its Python backend (`PrivateUse1`)."""
+
+from __future__ import annotations
+
+import torch
+from torch.utils import backend_registration
+
+from torch_pjrt.device.guard import PjrtGuard, PjrtHooks
+from torch_pjrt.device.module import PjrtModule
+from torch_pjrt.errors import BackendTaken
+from torch_pjrt.tensor.registry import register_first
+
+NAME = "pjrt"
+
+
+def register() -> None:
+    """Register the device. Raises `BackendTaken` where another package has PrivateUse1 already."""
+    taken = torch._C._get_privateuse1_backend_name()
+    if taken not in ("privateuseone", NAME) or hasattr(torch, taken):
+        raise BackendTaken(
+            "Another package has registered PyTorch's PrivateUse1 backend: there is one in a process.",
+            saw=f"the backend `{taken}`",
+            hint="uninstall one of the two, or set TORCH_DEVICE_BACKEND_AUTOLOAD=0 and load one by hand",
+        )
+    backend_registration._setup_privateuseone_for_python_backend(
+        rename=NAME,
+        backend_module=PjrtModule(f"torch.{NAME}"),
+        hook=PjrtHooks(),
+        device_guard=PjrtGuard(),
+    )
+    register_first()

@@ -1,0 +1,34 @@
+"""`torch.save` and `torch.load` with tensors on the device.
+
+Saving goes through a CPU copy of the storage. Loading to `pjrt` wraps the bytes that PyTorch read in a
+storage of ours; PyTorch's own way would ask for an allocator, which a Python backend has not.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from torch_pjrt.device.storages import from_cpu
+
+# PyTorch tries its own package for PrivateUse1 with a higher number; the lowest is asked first.
+_PRIORITY = 15
+_installed = False
+
+
+def install() -> None:
+    """Register the tag and the deserializer; does nothing the second time."""
+    global _installed
+    if not _installed:
+        torch.serialization.register_package(_PRIORITY, _tag, _deserialize)
+        _installed = True
+
+
+def _tag(storage: object) -> str | None:
+    device = getattr(storage, "device", None)
+    return "pjrt:0" if device is not None and device.type == "pjrt" else None
+
+
+def _deserialize(storage: torch.UntypedStorage, location: str) -> torch.UntypedStorage | None:
+    if not location.startswith("pjrt"):
+        return None
+    return from_cpu(storage)

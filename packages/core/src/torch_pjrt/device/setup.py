@@ -1,0 +1,27 @@
+"""What is done once, when the first `pjrt` tensor is made: hooks into PyTorch beside its dispatcher."""
+
+from __future__ import annotations
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from torch_pjrt.device import autocast, guard, printing, serialization, storages
+from torch_pjrt.run.sync import sync
+
+
+def set_up() -> None:
+    """Install them all. Each changes what happens to `pjrt` tensors only."""
+    # Backward on the calling thread: a worker thread frees its last gradients after backward has
+    # returned, so that what is live, and with it the program, would change from step to step.
+    torch._C._set_multithreading_enabled(False)
+    guard.keep_errors_in_backward()
+    printing.install()
+    serialization.install()
+    storages.install()
+    autocast.install()
+    register_optimizer_step_post_hook(_after_step)
+
+
+def _after_step(optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
+    """A training step ends with the optimizer's: one program a step, no `mark_step`."""
+    sync("optimizer step")

@@ -1,0 +1,107 @@
+"""What Python code does to storages themselves: `clone`, `cpu`, `to`, `resize_`.
+
+PyTorch's C++ would make or copy the memory behind the address, which for our storages is a number that
+means nothing. These methods of `torch.UntypedStorage` are replaced by ones that go through the buffer
+where the storage is of this device, and through the original otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import torch
+
+from torch_pjrt.graph.face import contiguous_face
+from torch_pjrt.tensor.aliasing import grow
+from torch_pjrt.tensor.buffer import Buffer, flat_face, sized_storage
+from torch_pjrt.tensor.transfer import from_numpy, host_array, upload
+from torch_pjrt.tensor.view import content, read
+
+_bytes = torch.uint8
+
+
+def install() -> None:
+    """Replace the methods; does nothing the second time."""
+    for name, replacement in (
+        ("clone", clone),
+        ("cpu", to_cpu),
+        ("resize_", resize_),
+        ("copy_", copy_),
+        ("tolist", lambda storage: to_cpu(storage).tolist()),
+        ("__getitem__", lambda storage, index: to_cpu(storage)[index]),
+    ):
+        _replace(name, replacement)
+
+
+def buffer_behind(storage: Any) -> Buffer:
+    """The storage's buffer; one that PyTorch made without us has no content yet."""
+    buffer = getattr(storage, "buffer", None)
+    if buffer is None:
+        buffer = storage.buffer = Buffer(None, contiguous_face((storage.nbytes(),), _bytes))
+    return buffer
+
+
+def clone(storage: Any) -> torch.UntypedStorage:
+    """A storage of the same size and content with an address of its own."""
+    buffer = buffer_behind(storage)
+    value = None if buffer.value is None else content(buffer)
+    copy = Buffer(value, buffer.face)
+    copy.viewed = True
+    copy.blank = False
+    return sized_storage(copy, buffer.face.numel * buffer.face.dtype.itemsize)
+
+
+def to_cpu(storage: Any) -> torch.UntypedStorage:
+    """A CPU storage with the content, in the order in which it lies in the storage."""
+    buffer = buffer_behind(storage)
+    face = flat_face(buffer.face)
+    value = content(buffer) if buffer.face is face else read(buffer, face, 0)
+    return from_numpy(host_array(value), face.dtype).clone().untyped_storage()
+
+
+def from_cpu(storage: torch.UntypedStorage) -> torch.UntypedStorage:
+    """A storage of this device with the bytes of a CPU storage."""
+    source = torch.empty(0, dtype=_bytes).set_(storage)
+    value = upload(source)
+    buffer = Buffer(value, value.face)
+    buffer.viewed = True
+    return sized_storage(buffer, storage.nbytes())
+
+
+def resize_(storage: Any, nbytes: int) -> torch.UntypedStorage:
+    """Growing keeps the content, shrinking to 0 lets it go."""
+    buffer = buffer_behind(storage)
+    held = buffer.face.numel * buffer.face.dtype.itemsize
+    if nbytes > held:
+        grow(buffer, nbytes)
+    elif nbytes == 0:
+        buffer.value, buffer.viewed = None, True
+    return storage
+
+
+def copy_(storage: Any, source: Any, non_blocking: bool | None = None) -> torch.UntypedStorage:
+    """Replace the content by that of a storage of any device."""
+    buffer = buffer_behind(storage)
+    host = to_cpu(source) if source.device.type == "pjrt" else source
+    value = upload(torch.empty(0, dtype=_bytes).set_(host))
+    buffer.value, buffer.face = value, value.face
+    buffer.viewed = True
+    buffer.blank = False
+    return storage
+
+
+def _replace(name: str, replacement: Callable[..., Any]) -> None:
+    original = getattr(torch.UntypedStorage, name)
+    if getattr(original, "knows_pjrt", False):
+        return
+
+    @wraps(original)
+    def method(self: torch.UntypedStorage, *args: Any, **kwargs: Any) -> Any:
+        if self.device.type == "pjrt":
+            return replacement(self, *args, **kwargs)
+        return original(self, *args, **kwargs)
+
+    method.knows_pjrt = True  # type: ignore[attr-defined]
+    setattr(torch.UntypedStorage, name, method)

@@ -1,0 +1,169 @@
+"""A graph: what a tape says, as data that passes read and rewrite.
+
+Values are named by integers, as on the tape: negative for inputs, others for results of nodes. Nodes
+are in an order in which every value is made before it is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch_pjrt.errors import InvalidGraph
+from torch_pjrt.graph.face import Face
+from torch_pjrt.graph.signature import Signature, by_number
+from torch_pjrt.graph.tape import Tape
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A Python number of a call: the `index`-th int or float of the tape.
+
+    `value` is its value where it is a constant of the program, None where it is an input.
+    """
+
+    kind: type
+    index: int
+    value: int | float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """Which random numbers a node gets: the `index`-th draw since the `seeding`-th seed of the tape."""
+
+    seeding: int
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One operator on named values.
+
+    inputs   by the signature's slots.
+    outputs  the names that its results get.
+    """
+
+    signature: Signature
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    numbers: tuple[Number, ...] = ()
+    draw: Draw | None = None
+
+    @property
+    def op(self) -> Any:
+        return self.signature.op
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """Nodes in order; `inputs[i]` is the face of value `-i-1`; `outputs` are the values wanted."""
+
+    inputs: tuple[Face, ...]
+    nodes: tuple[Node, ...]
+    outputs: tuple[int, ...]
+
+    def verify(self, after: str) -> Graph:
+        """This graph, or an `InvalidGraph` that names `after`, the pass that returned it."""
+        known = {-i - 1 for i in range(len(self.inputs))}
+        for node in self.nodes:
+            for value in node.inputs:
+                if value not in known:
+                    raise InvalidGraph(
+                        f"`{node.op}` reads the value {value} before anything makes it.",
+                        saw=f"the graph that `{after}` returned",
+                    )
+            for value in node.outputs:
+                if value in known:
+                    raise InvalidGraph(
+                        f"`{node.op}` makes the value {value}, which exists already.",
+                        saw=f"the graph that `{after}` returned",
+                    )
+                known.add(value)
+            if (len(node.inputs), len(node.outputs)) != (
+                len(node.signature.faces),
+                len(node.signature.outs),
+            ):
+                raise InvalidGraph(
+                    f"`{node.op}` has a wrong number of inputs or outputs.",
+                    saw=f"{len(node.inputs)} inputs and {len(node.outputs)} outputs "
+                    f"in the graph that `{after}` returned",
+                    expected=f"{len(node.signature.faces)} and {len(node.signature.outs)}",
+                )
+        if missing := [value for value in self.outputs if value not in known]:
+            raise InvalidGraph(
+                f"The outputs {missing} are not made by any node.",
+                saw=f"the graph that `{after}` returned",
+            )
+        return self
+
+    def faces(self) -> dict[int, Face]:
+        """What each value looks like."""
+        faces = {-i - 1: face for i, face in enumerate(self.inputs)}
+        for node in self.nodes:
+            faces.update(zip(node.outputs, node.signature.outs, strict=True))
+        return faces
+
+    def renamed(self, names: dict[int, int]) -> Graph:
+        """This graph with every value `v` in `names` read as `names[v]`."""
+        return replace(
+            self,
+            nodes=tuple(
+                replace(n, inputs=tuple(names.get(v, v) for v in n.inputs)) for n in self.nodes
+            ),
+            outputs=tuple(names.get(v, v) for v in self.outputs),
+        )
+
+
+def graph_of(tape: Tape, outputs: Sequence[int]) -> Graph:
+    """The graph that a tape recorded, with these values as outputs and every number a constant."""
+    return Graph(
+        inputs=tuple(value.face for value in tape.inputs),
+        nodes=tuple(_nodes(tape)),
+        outputs=tuple(outputs),
+    )
+
+
+def _nodes(tape: Tape) -> Iterator[Node]:
+    code = tape.code
+    place = n_values = n_ints = n_floats = 0
+    while place < len(code):
+        signature = by_number(code[place])
+        place += 1
+        end = place + len(signature.faces)
+        inputs = tuple(code[place:end])
+        draw = None
+        if signature.random:
+            draw = Draw(code[end], code[end + 1])
+            end += 2
+        place = end
+        numbers: list[Number] = []
+        for kind in signature.numbers:
+            if kind is int:
+                numbers.append(Number(int, n_ints, tape.ints[n_ints]))
+                n_ints += 1
+            else:
+                numbers.append(Number(float, n_floats, tape.floats[n_floats]))
+                n_floats += 1
+        outputs = tuple(range(n_values, n_values + len(signature.outs)))
+        n_values += len(signature.outs)
+        yield Node(signature, inputs, outputs, tuple(numbers), draw)
+
+
+def with_inputs(graph: Graph, changing: frozenset[tuple[type, int]]) -> Graph:
+    """The graph in which the numbers `(kind, index)` of `changing` are inputs and no longer constants."""
+    if not changing:
+        return graph
+
+    def replaced(number: Number) -> Number:
+        if (number.kind, number.index) in changing:
+            return replace(number, value=None)
+        return number
+
+    return replace(
+        graph,
+        nodes=tuple(
+            replace(n, numbers=tuple(map(replaced, n.numbers))) if n.numbers else n
+            for n in graph.nodes
+        ),
+    )

@@ -1,0 +1,132 @@
+"""A signature: one operator called with one pattern of shapes, dtypes and static arguments.
+
+All that is the same for two calls lives here, found by one dictionary look-up; what differs (which
+values, which numbers) goes on the tape. Signatures are interned and numbered, so the code of a tape
+is a flat list of integers, and equal code means an equal program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from torch_pjrt.graph.face import Face
+
+if TYPE_CHECKING:
+    from torch_pjrt.graph.graph import Graph
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """The place of the `index`-th tensor among the arguments."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class NumberSlot:
+    """The place of the `index`-th Python number among the arguments; `kind` is int or float."""
+
+    index: int
+    kind: type
+
+
+@dataclass(frozen=True, slots=True)
+class InternalOp:
+    """An operator that PyTorch does not have: reading or writing a view, for example."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(slots=True, eq=False)
+class Signature:
+    """One interned call pattern.
+
+    number     its place in the interning list.
+    op         the functional overload (or `InternalOp`) whose rule computes it.
+    args, kwargs    the arguments, `Slot` and `NumberSlot` marking what the tape supplies.
+    faces      what the input tensors look like, by slot index.
+    outs       what the results look like.
+    numbers    the kinds (int, float) of the `NumberSlot`s, by index.
+    random     the node draws random numbers: its code ends with the draw.
+    returns    "tensor", "tuple" or "list": how PyTorch returns the results.
+    expansion  the graph of simpler operators that stands for it, where it has no rule of its own.
+    """
+
+    number: int
+    op: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    faces: tuple[Face, ...]
+    outs: tuple[Face, ...]
+    numbers: tuple[type, ...]
+    random: bool
+    returns: str
+    expansion: Graph | None = None
+    dropped: tuple[bool, ...] = ()  # results that PyTorch returns as None
+    _plain: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._plain = self.returns == "tensor" and self.outs[0].contiguous
+
+    def __repr__(self) -> str:
+        return f"{self.op}({', '.join(map(str, self.faces))})"
+
+    @property
+    def plain(self) -> bool:
+        """One contiguous result: the common case, which kernels treat in place."""
+        return self._plain
+
+
+_interned: dict[Any, Signature] = {}
+_numbered: list[Signature] = []
+
+
+def intern(
+    op: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    faces: tuple[Face, ...],
+    outs: tuple[Face, ...],
+    numbers: tuple[type, ...] = (),
+    *,
+    random: bool = False,
+    returns: str = "tensor",
+    dropped: tuple[bool, ...] = (),
+    expand: Callable[[Signature], Graph] | None = None,
+) -> Signature:
+    """The one signature of this pattern. `expand` is asked once, for a pattern that is new."""
+    key = (op, hashable(args), hashable(kwargs), faces, outs, random, returns, dropped)
+    signature = _interned.get(key)
+    if signature is None:
+        signature = Signature(
+            len(_numbered), op, args, kwargs, faces, outs, numbers, random, returns, None, dropped
+        )
+        if expand is not None:
+            signature.expansion = expand(signature)
+            signature.number = len(_numbered)  # expanding may have interned others
+        _numbered.append(signature)
+        _interned[key] = signature
+    return signature
+
+
+def by_number(number: int) -> Signature:
+    """The signature of this number."""
+    return _numbered[number]
+
+
+def hashable(x: Any) -> Any:
+    """`x` with lists as tuples, and numbers told apart by type: `1`, `1.0` and `True` are three."""
+    if isinstance(x, (list, tuple)):
+        return tuple(hashable(i) for i in x)
+    if isinstance(x, dict):
+        return tuple((k, hashable(v)) for k, v in x.items())
+    if isinstance(x, (bool, int)):
+        return (x.__class__, x)
+    if isinstance(x, float):
+        return (float, x.hex())
+    return x

@@ -1,0 +1,135 @@
+"""Lowerings of ops that write into a slice or diagonal, and of the backwards of reading one.
+
+No rule here scatters: the new values are padded to the full shape, and a mask chooses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import jax
+import torch
+from jax import lax
+
+from torch_pjrt.lowering.dims import along, wrapped
+from torch_pjrt.lowering.table import LoweringTable
+
+Array = jax.Array
+
+aten = torch.ops.aten
+table = LoweringTable("slice")
+
+
+def _padded(x: Array, dim: int, before: int, after: int, step: int = 1) -> Array:
+    """`x` with zeros around it along `dim`, and `step - 1` of them between its elements."""
+    config = [(0, 0, 0)] * x.ndim
+    config[dim] = (before, after, step - 1)
+    return lax.pad(x, x.dtype.type(0), config)
+
+
+def _spread(x: Array, shape: Sequence[int], dim: int, places: range) -> Array:
+    """Zeros of `shape` with `x` at these places along `dim`."""
+    if not places:
+        return lax.full(tuple(shape), 0, x.dtype)
+    return _padded(x, dim, places[0], shape[dim] - 1 - places[-1], places.step)
+
+
+def _expanded(x: Array, shape: Sequence[int]) -> Array:
+    lead = len(shape) - x.ndim
+    return lax.broadcast_in_dim(x, tuple(shape), range(lead, len(shape)))
+
+
+def _range(size: int, start: int | None, end: int | None, step: int) -> range:
+    return range(size)[slice(start, end, step)]
+
+
+@table.lowers(aten.slice_scatter.default)
+def slice_scatter(
+    self: Array,
+    src: Array,
+    dim: int = 0,
+    start: int | None = None,
+    end: int | None = None,
+    step: int = 1,
+) -> Array:
+    dim = wrapped(dim, self.ndim)
+    size = self.shape[dim]
+    places = _range(size, start, end, step)
+    if not places:
+        return self
+    shape = list(self.shape)
+    shape[dim] = len(places)
+    src = _expanded(lax.convert_element_type(src, self.dtype), shape)
+    if len(places) == size:
+        return src
+    if step == 1:
+        starts = [0] * self.ndim
+        starts[dim] = places[0]
+        return lax.dynamic_update_slice(self, src, starts)
+    new = _spread(src, self.shape, dim, places)
+    place = along(self.shape, dim)
+    offset = place - places[0]
+    written = (offset >= 0) & (offset % step == 0) & (place <= places[-1])
+    return lax.select(written, new, self)
+
+
+@table.lowers(aten.select_scatter.default)
+def select_scatter(self: Array, src: Array, dim: int, index: int) -> Array:
+    dim = wrapped(dim, self.ndim)
+    shape = [size for d, size in enumerate(self.shape) if d != dim]
+    src = lax.expand_dims(_expanded(lax.convert_element_type(src, self.dtype), shape), (dim,))
+    starts = [0] * self.ndim
+    starts[dim] = index % self.shape[dim]
+    return lax.dynamic_update_slice(self, src, starts)
+
+
+def _diagonal(
+    src: Array, shape: Sequence[int], offset: int, dim1: int, dim2: int
+) -> tuple[Array, Array]:
+    """`src`, whose last dim runs along the diagonal, at its places in `shape`; and where those are."""
+    dim1, dim2 = wrapped(dim1, len(shape)), wrapped(dim2, len(shape))
+    # The diagonal starts at row max(0, -offset) and column max(0, offset): spell it along the rows.
+    above = max(0, -offset)
+    new = _padded(src, src.ndim - 1, above, shape[dim1] - above - src.shape[-1])
+    others = [d for d in range(len(shape)) if d not in (dim1, dim2)]
+    dims = [*others, dim1]
+    order = sorted(range(len(dims)), key=dims.__getitem__)
+    new = lax.broadcast_in_dim(lax.transpose(new, order), tuple(shape), sorted(dims))
+    on_it = lax.eq(along(shape, dim2) - along(shape, dim1), lax.full(tuple(shape), offset, "int32"))
+    return new, on_it
+
+
+@table.lowers(aten.diagonal_scatter.default)
+def diagonal_scatter(
+    self: Array, src: Array, offset: int = 0, dim1: int = 0, dim2: int = 1
+) -> Array:
+    src = lax.convert_element_type(src, self.dtype)
+    new, on_it = _diagonal(src, self.shape, offset, dim1, dim2)
+    return lax.select(on_it, new, self)
+
+
+@table.lowers(aten.select_backward.default)
+def select_backward(
+    grad_output: Array, input_sizes: Sequence[int], dim: int, index: int
+) -> Array:
+    dim = wrapped(dim, len(input_sizes))
+    place = index % input_sizes[dim]
+    grad = lax.expand_dims(grad_output, (dim,))
+    return _padded(grad, dim, place, input_sizes[dim] - 1 - place)
+
+
+@table.lowers(aten.slice_backward.default)
+def slice_backward(
+    grad_output: Array, input_sizes: Sequence[int], dim: int, start: int, end: int, step: int
+) -> Array:
+    dim = wrapped(dim, len(input_sizes))
+    places = _range(input_sizes[dim], start, end, step)
+    return _spread(grad_output, input_sizes, dim, places)
+
+
+@table.lowers(aten.diagonal_backward.default)
+def diagonal_backward(
+    grad_output: Array, input_sizes: Sequence[int], offset: int, dim1: int, dim2: int
+) -> Array:
+    new, on_it = _diagonal(grad_output, input_sizes, offset, dim1, dim2)
+    return lax.select(on_it, new, lax.full_like(new, 0))

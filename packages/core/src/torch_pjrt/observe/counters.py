@@ -1,0 +1,50 @@
+"""Counters that are always on: plain attributes, cheap enough to bump in any path but one operator's."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields
+
+
+@dataclass(slots=True)
+class Counters:
+    """What this process did so far. Times are seconds of host time, bytes are of payload."""
+
+    operators: int = 0
+    programs_compiled: int = 0
+    programs_run: int = 0
+    syncs: Counter[str] = field(default_factory=Counter)
+    fallbacks: Counter[str] = field(default_factory=Counter)
+    uploads: int = 0
+    uploaded_bytes: int = 0
+    downloads: int = 0
+    downloaded_bytes: int = 0
+    donated: int = 0
+    lower_s: float = 0.0
+    compile_s: float = 0.0
+    sync_s: float = 0.0
+    launch_s: float = 0.0
+    upload_s: float = 0.0
+    download_s: float = 0.0
+    fallback_s: float = 0.0
+
+    @contextmanager
+    def timed(self, name: str) -> Iterator[None]:
+        """Add the time that the block takes to the counter `name`."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            setattr(self, name, getattr(self, name) + time.perf_counter() - start)
+
+    def reset(self) -> None:
+        """All counters back to zero."""
+        fresh = Counters()
+        for f in fields(self):
+            setattr(self, f.name, getattr(fresh, f.name))
+
+
+counters = Counters()

@@ -1,0 +1,48 @@
+"""Merge nodes that compute the same thing from the same values.
+
+before  v0 = exp(i0)       after  v0 = exp(i0)
+        v1 = exp(i0)              v2 = add(v0, v0)
+        v2 = add(v0, v1)          return v2
+        return v2
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from torch_pjrt.graph.graph import Graph, Node
+from torch_pjrt.passes.runner import Stage
+
+
+@dataclass(frozen=True, slots=True)
+class MergeEqual:
+    """Equal means: one signature, one list of inputs, the same constants, the same random draw.
+
+    Floats are equal if their bits are; numbers that are inputs of the program if they are the same input.
+    """
+
+    name: str = "merge-equal"
+    stage: Stage = Stage.CLEAN
+
+    def __call__(self, graph: Graph) -> Graph:
+        names: dict[int, int] = {}
+        first: dict[object, Node] = {}
+        kept: list[Node] = []
+        for node in graph.nodes:
+            inputs = tuple(names.get(v, v) for v in node.inputs)
+            numbers = tuple(
+                (n.kind, n.index, None) if n.value is None else (n.kind, _bits(n.value))
+                for n in node.numbers
+            )
+            key = (node.signature.number, inputs, numbers, node.draw)
+            twin = first.setdefault(key, node)
+            if twin is node:
+                kept.append(node if inputs == node.inputs else replace(node, inputs=inputs))
+            else:
+                names.update(zip(node.outputs, twin.outputs, strict=True))
+        outputs = tuple(names.get(v, v) for v in graph.outputs)
+        return replace(graph, nodes=tuple(kept), outputs=outputs)
+
+
+def _bits(value: int | float) -> object:
+    return value.hex() if isinstance(value, float) else value

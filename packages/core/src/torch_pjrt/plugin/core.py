@@ -1,0 +1,30 @@
+"""The core as a plugin: its lowerings and passes come through the same hooks as anybody's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from torch_pjrt.plugin.spec import impl
+
+if TYPE_CHECKING:
+    from torch_pjrt.lowering import LoweringTable
+    from torch_pjrt.passes import Pass
+
+PLUGIN = "core"
+
+
+@impl
+def torch_pjrt_lowerings() -> LoweringTable:
+    """The rules under all others. Imports JAX, so not before somebody asks."""
+    from torch_pjrt.lowering import CORE
+
+    return CORE
+
+
+@impl
+def torch_pjrt_passes() -> Sequence[Pass]:
+    """The passes that run on every device."""
+    from torch_pjrt.passes import CORE_PASSES
+
+    return CORE_PASSES

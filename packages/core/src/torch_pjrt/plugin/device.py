@@ -1,0 +1,43 @@
+"""What a device plugin says of its device. A vendor subclasses `Device` and fills in the abstract parts."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import jax
+
+
+class Device(abc.ABC):
+    """One kind of hardware. Making the object must be cheap and must not start anything.
+
+    name      what `PJRT_DEVICE` chooses it by, in upper case.
+    priority  where `PJRT_DEVICE` is not set, the highest priority that is usable here is chosen.
+    """
+
+    name: str
+    priority: int = 0
+
+    @abc.abstractmethod
+    def objection(self) -> str | None:
+        """Why this machine cannot use the device, in words for a person; None if it can.
+
+        Called when a device is chosen and by `python -m torch_pjrt plugins`. Must take milliseconds and must
+        not start the device: look for a device file or a library, and leave it at that.
+        """
+
+    @abc.abstractmethod
+    def start(self) -> Sequence[jax.Device]:
+        """Start the device and list its local chips; the first one is used. Called once in a process.
+
+        Must not change JAX's own configuration or default backend: the process belongs to the user.
+        """
+
+    def compile_options(self) -> Mapping[str, Any]:
+        """XLA compile options for every program on this device."""
+        return {}
+
+    def __repr__(self) -> str:
+        return f"<device {self.name}>"

@@ -1,0 +1,76 @@
+"""The device at work: started once, on first use, from what the plugins offer."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from torch_pjrt.lowering.table import LoweringTable
+from torch_pjrt.passes.runner import Pass
+from torch_pjrt.plugin.device import Device
+from torch_pjrt.plugin.host import host
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """A started device and what plugins say of it.
+
+    device     the plugin's description.
+    chip       where arrays are placed.
+    lowerings  the core's rules with the plugins' laid over them.
+    passes     in the order in which they run.
+    pid        the process that started it: a forked child cannot use it.
+    """
+
+    device: Device
+    chip: jax.Device
+    lowerings: LoweringTable
+    passes: Sequence[Pass]
+    pid: int
+
+    def put(self, array: np.ndarray) -> jax.Array:
+        """`array` on the device. Its memory belongs to the device from now on: nobody may write to it."""
+        with jax.enable_x64(True):
+            return jax.device_put(array, self.chip)
+
+    def compile(self, function: Callable[..., Any], arguments: Any, donate: Sequence[int]) -> Any:
+        """Lower and compile; the result is called with arrays in the order of `arguments`."""
+        jitted = jax.jit(function, donate_argnums=tuple(donate), keep_unused=True)
+        lowered = jitted.lower(*arguments)
+        return lowered.compile(compiler_options=dict(self.device.compile_options()) or None)
+
+
+_client: Client | None = None
+
+
+def client() -> Client:
+    """The one client of this process; starts it on the first call.
+
+    Raises `NoDevice` or `UnknownDevice` where there is nothing to start, and `DeviceError` in a process
+    that was forked after the device had been started.
+    """
+    global _client
+    if _client is None:
+        _client = _start()
+    return _client
+
+
+def is_started() -> bool:
+    """Whether the device has been started in this process or in one that it was forked from."""
+    return _client is not None
+
+
+def is_in_bad_fork() -> bool:
+    """Whether this process was forked after the device had been started: it cannot be used here."""
+    return _client is not None and _client.pid != os.getpid()
+
+
+def _start() -> Client:
+    device = host().chosen_device()
+    chips = device.start()
+    return Client(device, chips[0], host().lowerings(device), host().passes(device), os.getpid())

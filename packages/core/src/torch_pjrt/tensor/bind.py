@@ -1,0 +1,132 @@
+"""One call of an operator, taken apart by its plan: tensors, numbers and what is static.
+
+This is the general way, for any schema and any mixture of arguments. `tensor/kernel_source.py`
+writes the same out for the common schemas, to save time; both arrive at the same signatures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from torch_pjrt.graph.face import Face
+from torch_pjrt.graph.signature import NumberSlot, Slot, hashable
+from torch_pjrt.graph.tape import Value
+from torch_pjrt.tensor.buffer import is_pjrt, look_of
+from torch_pjrt.tensor.schema import Argument, Kind, Plan
+from torch_pjrt.tensor.transfer import upload
+from torch_pjrt.tensor.view import value_of
+
+# Arguments that PyTorch allows to be CPU tensors beside tensors of a device: they are uploaded.
+_MAY_BE_ON_CPU = frozenset(("indices",))
+
+
+class Call:
+    """A bound call.
+
+    given     every argument of the functional overload by name, as the caller gave it.
+    inputs, faces    the tensors' values and faces, in the order of their slots.
+    numbers   the Python numbers that may become inputs, in the order of their slots.
+    args, kwargs    the template for the rule.
+    key       all that decides the signature.
+    """
+
+    __slots__ = ("args", "faces", "given", "inputs", "key", "kwargs", "numbers", "plan", "static")
+
+    def __init__(
+        self,
+        plan: Plan,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        static: frozenset[str] | None,
+    ) -> None:
+        """`static` names the numbers that must be constants; None makes all of them so."""
+        self.plan = plan
+        self.static = static
+        self.inputs: list[Value] = []
+        self.faces: list[Face] = []
+        self.numbers: list[int | float] = []
+        self.given: dict[str, Any] = {}
+        self.args: tuple[Any, ...] = ()
+        self.kwargs: dict[str, Any] = {}
+        dropped: list[Any] = []
+        positional = 0
+        for argument in plan.arguments:
+            if argument.name in kwargs:
+                given = kwargs[argument.name]
+            elif not argument.keyword_only and positional < len(args):
+                given = args[positional]
+            else:
+                given = argument.default
+            if not argument.keyword_only:
+                positional += 1
+            self.given[argument.name] = given
+            if argument.kind is Kind.DROPPED:
+                if argument.name == "memory_format":
+                    dropped.append(given)
+                continue
+            slotted = self._slotted(argument, given)
+            if argument.keyword_only:
+                self.kwargs[argument.name] = slotted
+            else:
+                self.args = (*self.args, slotted)
+        self.key = (
+            plan.op,
+            tuple(self.faces),
+            hashable(self.args),
+            hashable(self.kwargs),
+            tuple(dropped),
+            torch.get_default_dtype(),
+        )
+
+    def _slotted(self, argument: Argument, given: Any) -> Any:
+        if given is None:
+            return None
+        match argument.kind:
+            case Kind.TENSOR:
+                return self._tensor(argument, given)
+            case Kind.TENSORS:
+                return [None if t is None else self._tensor(argument, t) for t in given]
+            case Kind.NUMBER:
+                return self._number(argument, given)
+            case Kind.NUMBERS:
+                return [self._number(argument, n) for n in given]
+            case _:
+                return given
+
+    def _tensor(self, argument: Argument, given: Any) -> Any:
+        if not isinstance(given, torch.Tensor):
+            return self._number(argument, given)
+        if given.device.type == "pjrt":
+            self.faces.append(look_of(given)[0])
+            self.inputs.append(value_of(given))
+        else:
+            if given.ndim and argument.name not in _MAY_BE_ON_CPU:
+                raise RuntimeError(
+                    "Expected all tensors to be on the same device, but found at least two devices, "
+                    f"pjrt:0 and {given.device}!"
+                )
+            value = upload(given)
+            self.faces.append(value.face)
+            self.inputs.append(value)
+        return Slot(len(self.inputs) - 1)
+
+    def _number(self, argument: Argument, given: Any) -> Any:
+        kind = given.__class__
+        if self.static is None or argument.name in self.static or kind not in (int, float):
+            return given
+        self.numbers.append(given)
+        return NumberSlot(len(self.numbers) - 1, kind)
+
+
+def mapped(x: Any, on_tensor: Callable[[torch.Tensor], Any]) -> Any:
+    """`x` with each `pjrt` tensor in it (in lists and dicts too) replaced."""
+    if is_pjrt(x):
+        return on_tensor(x)
+    if isinstance(x, (list, tuple)):
+        return [mapped(i, on_tensor) for i in x]
+    if isinstance(x, dict):
+        return {k: mapped(v, on_tensor) for k, v in x.items()}
+    return x

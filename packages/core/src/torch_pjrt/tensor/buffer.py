@@ -1,0 +1,125 @@
+"""Lazy buffers: what stands behind a tensor's storage.
+
+A `pjrt` tensor is a plain `torch.Tensor`: a storage, a size, strides and an offset. The storage's
+Python object carries a `Buffer` as its attribute `buffer`; it lives exactly as long as the C++ storage,
+so every tensor that shares the storage (a view, `detach()`, `.data`, a saved tensor) shares the buffer.
+
+Sized and unsized storages. An operator's result gets a storage of 0 bytes, which is cheap. Its first
+view needs one whose size PyTorch can check bounds against, with an address of its own: `ensure_sized`
+then gives the tensor such a storage with the *same* buffer. Factories, transfers and loads make sized
+ones at once. The address is a number that nothing reads: it tells shared storages from others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from torch_pjrt.graph.face import Face, contiguous_face, face_of
+from torch_pjrt.graph.tape import Value
+
+create_empty_tensor = torch._C._acc.create_empty_tensor
+_construct_storage = torch._C._construct_storage_from_data_pointer
+_CPU = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
+_set = torch.ops.aten.set_.source_Storage_storage_offset
+DEVICE = torch.device("pjrt", 0)
+
+# Addresses start where no process has memory; storages are apart by at least 64 bytes.
+_FIRST_ADDRESS = 1 << 60
+_next_address = _FIRST_ADDRESS
+
+
+class Buffer:
+    """The content of a storage.
+
+    value   the current content as one array; an in-place write puts another in its place. None while
+            nothing was written to what `torch.empty` made; `viewed` is True then.
+    face    how that array lies in the storage: its shape, and strides that fill the storage densely.
+    viewed  some tensor on this buffer may look different from `face`; while False, all look like it.
+    blank   nothing was written and no view taken since `torch.empty`.
+    address the fake address of the storage, or 0 while it has none.
+    """
+
+    __slots__ = ("address", "blank", "face", "value", "viewed")
+
+    def __init__(self, value: Value | None, face: Face) -> None:
+        self.value = value
+        self.face = face
+        self.blank = self.viewed = value is None
+        self.address = 0
+
+    def __repr__(self) -> str:
+        return f"Buffer({self.value}{', viewed' if self.viewed else ''})"
+
+
+def buffer_of(tensor: torch.Tensor) -> Buffer:
+    """The buffer behind a `pjrt` tensor; `AttributeError` for a tensor of another device."""
+    return tensor.untyped_storage().buffer  # type: ignore[attr-defined]
+
+
+def is_pjrt(x: object) -> bool:
+    """Whether `x` is a tensor of this device."""
+    return isinstance(x, torch.Tensor) and x.device.type == "pjrt"
+
+
+def wrap(value: Value, face: Face) -> torch.Tensor:
+    """A new tensor that looks like `face` (dense) with this content and an unsized storage if that serves."""
+    if not face.contiguous:
+        return wrap_sized(value, face)
+    tensor = create_empty_tensor(face.shape, face.dtype)
+    tensor.untyped_storage().buffer = Buffer(value, face)
+    return tensor
+
+
+def wrap_sized(value: Value | None, face: Face) -> torch.Tensor:
+    """A new tensor with this content (None: not yet any), on a sized storage with an address of its own."""
+    buffer = Buffer(value, face)
+    tensor = create_empty_tensor((0,), face.dtype)
+    storage = sized_storage(buffer, face.numel * face.dtype.itemsize)
+    _set.redispatch(_CPU, tensor, storage, 0, face.shape, face.strides)
+    return tensor
+
+
+def sized_storage(buffer: Buffer, nbytes: int) -> torch.UntypedStorage:
+    """A storage of `nbytes` bytes in front of `buffer`."""
+    global _next_address
+    if not buffer.address:
+        buffer.address = _next_address
+        _next_address += (nbytes + 127) & ~63
+    storage = _construct_storage(buffer.address, DEVICE, nbytes)
+    storage.buffer = buffer
+    return storage
+
+
+def ensure_sized(tensor: torch.Tensor) -> Buffer:
+    """The tensor's buffer, marked as viewed, behind a storage of the true size."""
+    storage = tensor.untyped_storage()
+    buffer: Buffer = storage.buffer  # type: ignore[attr-defined]
+    if storage.nbytes() == 0 and buffer.face.numel:
+        nbytes = buffer.face.numel * buffer.face.dtype.itemsize
+        set_storage(tensor, sized_storage(buffer, nbytes), 0, tensor.shape, tensor.stride())
+    buffer.viewed = True
+    buffer.blank = False
+    return buffer
+
+
+def set_storage(
+    tensor: torch.Tensor,
+    storage: torch.UntypedStorage,
+    offset: int,
+    shape: Sequence[int],
+    strides: Sequence[int],
+) -> torch.Tensor:
+    """Put `tensor` on `storage` (offset and strides in elements), without autograd noticing."""
+    return _set.redispatch(_CPU, tensor, storage, offset, shape, strides)
+
+
+def flat_face(face: Face) -> Face:
+    """The face of the same elements as one dimension in storage order."""
+    return contiguous_face((face.numel,), face.dtype)
+
+
+def look_of(tensor: torch.Tensor) -> tuple[Face, int]:
+    """What the tensor itself looks like, and its offset in elements."""
+    return face_of(tensor.shape, tensor.dtype, tensor.stride()), tensor.storage_offset()

@@ -1,0 +1,119 @@
+"""Operators that run on the CPU: read the arguments, run PyTorch's CPU kernel, bring the results back.
+
+Warns once for each operator and counts every call. The result is PyTorch's own, so it is never wrong,
+only slow: it syncs, and moves data both ways.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import torch
+
+from torch_pjrt.graph.face import storage_extent
+from torch_pjrt.observe.counters import counters
+from torch_pjrt.tensor.bind import mapped
+from torch_pjrt.tensor.buffer import is_pjrt, wrap_sized
+from torch_pjrt.tensor.transfer import download, upload
+from torch_pjrt.tensor.view import store
+
+_LARGEST_TRIAL = 1 << 26  # elements
+
+# Reading a value is what these are for: no warning.
+_READERS = frozenset(("aten::equal", "aten::_local_scalar_dense", "aten::is_nonzero"))
+
+
+def run_on_cpu(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`op` by its CPU kernel; arguments that it writes to are written back."""
+    _tell(op)
+    copies: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def to_cpu(x: Any) -> Any:
+        if is_pjrt(x):
+            known = copies.get(id(x))
+            if known is None:
+                known = copies[id(x)] = (x, download(x))
+            return known[1]
+        if isinstance(x, torch.device):
+            return torch.device("cpu")
+        if isinstance(x, (list, tuple)):
+            return [to_cpu(i) for i in x]
+        return x
+
+    cpu_args = [to_cpu(a) for a in args]
+    cpu_kwargs = {k: to_cpu(v) for k, v in kwargs.items()}
+    with counters.timed("fallback_s"):
+        results = op(*cpu_args, **cpu_kwargs)
+    _write_back(op, args, kwargs, copies)
+    originals = {id(copy): original for original, copy in copies.values()}
+
+    def to_device(x: Any) -> Any:
+        if isinstance(x, torch.Tensor):
+            if id(x) in originals:
+                return originals[id(x)]
+            value = upload(x)
+            return wrap_sized(value, value.face)
+        if isinstance(x, (list, tuple)):
+            return type(x)(to_device(i) for i in x)
+        return x
+
+    return to_device(results)
+
+
+def raise_as_on_cpu(
+    op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception
+) -> None:
+    """Raise what the CPU kernel raises for such a call; meta functions word some errors differently.
+
+    The kernel runs on zeros that look like the arguments. If it accepts them, the meta function was wrong:
+    returns, and the call is for the CPU. Arguments too large to make again raise `error` itself.
+    """
+    total = 0
+
+    def zeros(t: torch.Tensor) -> torch.Tensor:
+        nonlocal total
+        extent = storage_extent(t.shape, t.stride())
+        total += extent
+        if total > _LARGEST_TRIAL:
+            raise error
+        return torch.zeros(extent, dtype=t.dtype).as_strided(t.shape, t.stride())
+
+    trial_args = mapped(args, zeros)
+    trial_kwargs = {k: mapped(v, zeros) for k, v in kwargs.items()}
+    if "device" in trial_kwargs:
+        trial_kwargs["device"] = torch.device("cpu")
+    with torch.random.fork_rng(devices=[]):
+        op(*trial_args, **trial_kwargs)
+
+
+def _write_back(
+    op: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    copies: dict[int, tuple[torch.Tensor, torch.Tensor]],
+) -> None:
+    names = [a.name for a in op._schema.arguments]
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    for argument in op._schema.arguments:
+        if argument.alias_info is None or not argument.alias_info.is_write:
+            continue
+        written = given.get(argument.name)
+        for tensor in written if isinstance(written, (list, tuple)) else [written]:
+            if tensor is None:
+                continue
+            copy = copies[id(tensor)][1]
+            if copy.shape != tensor.shape:
+                tensor.resize_(copy.shape)
+            store(tensor, upload(copy))
+
+
+def _tell(op: Any) -> None:
+    name = str(op)
+    counters.fallbacks[name] += 1
+    if counters.fallbacks[name] == 1 and op._schema.name not in _READERS:
+        warnings.warn(
+            f"`{name}` runs on the CPU: it has no lowering for this device. "
+            "The result is right, but each call syncs and moves data; torch_pjrt.report() counts them.",
+            stacklevel=4,
+        )

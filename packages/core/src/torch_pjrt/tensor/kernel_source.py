@@ -1,0 +1,221 @@
+"""Kernels written out from schemas, for speed.
+
+`record.call` records any call, but spends its time on asking what kind of argument each one is. For the
+common schemas (tensors, numbers and static arguments; one functional result, or one written in place)
+the same steps are written out as Python source. For `add.Tensor` it reads like this:
+
+    def kernel(self, other, *, alpha=1):
+        tape = state.tape
+        if len(tape.values) > settings.tape_bound: tape = cut(tape)
+        if other.__class__ in NUMBERS: return call(OP, (self, other), {"alpha": alpha})
+        try:
+            b0 = self.untyped_storage().buffer
+            b1 = other.untyped_storage().buffer
+        except AttributeError: return call(OP, (self, other), {"alpha": alpha})  # a CPU tensor
+        if b0.viewed: v0, f0 = look(self, b0)
+        else: v0 = b0.value; f0 = b0.face
+        ...
+        signature = signatures.get((f0, f1, alpha.__class__))
+        ...
+
+The first call of a pattern goes through `record.learn`, so both ways share their signatures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from torch_pjrt.graph.signature import hashable
+from torch_pjrt.graph.tape import Value, state
+from torch_pjrt.run.sync import cut
+from torch_pjrt.settings import settings
+from torch_pjrt.tensor import record
+from torch_pjrt.tensor.bind import Call
+from torch_pjrt.tensor.buffer import Buffer, create_empty_tensor, wrap
+from torch_pjrt.tensor.schema import Argument, Kind, Plan, plan_of
+from torch_pjrt.tensor.view import look, store
+
+_FAST = (Kind.TENSOR, Kind.NUMBER, Kind.STATIC, Kind.DROPPED)
+NUMBERS = frozenset((int, float, bool, complex))
+
+
+def kernel_of(op: Any) -> Callable[..., Any]:
+    """A kernel for `op`: written out where its schema allows, else `record.call`."""
+    plan = plan_of(op)
+    if not _is_fast(plan):
+
+        def kernel(*args: Any, **kwargs: Any) -> Any:
+            return record.call(op, args, kwargs)
+
+        return kernel
+    return _compiled(plan)
+
+
+def _is_fast(plan: Plan) -> bool:
+    op_arguments = [a.name for a in plan.op._schema.arguments]
+    return (
+        plan.functional is not None
+        and plan.returns == "tensor"
+        and plan.writes in ((None,), ("self",))
+        and op_arguments == [a.name for a in plan.arguments]
+        and all(a.kind in _FAST for a in plan.arguments)
+        and any(a.kind is Kind.TENSOR for a in plan.arguments)
+        and not (plan.mutates and plan.arguments[0].kind is not Kind.TENSOR)
+    )
+
+
+def _compiled(plan: Plan) -> Callable[..., Any]:
+    static = record.static_names(plan.functional)
+    source = source_of(plan, static)
+    signatures: dict[Any, Any] = {}
+
+    def learn(key: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The signature for a fast key; None (not kept) where the general way must be taken."""
+        signature = record.learn(Call(plan, args, kwargs, static), args, kwargs)
+        if signature is not None and (not plan.mutates or _writes_plainly(signature)):
+            signatures[key] = signature
+            return signature
+        return None
+
+    scope: dict[str, Any] = {
+        "Buffer": Buffer,
+        "NUMBERS": NUMBERS,
+        "OP": plan.op,
+        "Value": Value,
+        "call": record.call,
+        "cut": cut,
+        "default_dtype": torch.get_default_dtype,
+        "create": create_empty_tensor,
+        "draw": record.draw,
+        "hashable": hashable,
+        "learn": learn,
+        "look": look,
+        "settings": settings,
+        "store": store,
+        "signatures": signatures,
+        "state": state,
+        "wrap": wrap,
+        **{f"D{i}": a.default for i, a in enumerate(plan.arguments)},
+    }
+    name = f"kernel of {plan.op}"
+    exec(compile(source, f"<{name}>", "exec"), scope)
+    return scope["kernel"]
+
+
+def _writes_plainly(signature: Any) -> bool:
+    """The result of an in-place operator looks as its target does, so that it can take its place."""
+    target, out = signature.faces[0], signature.outs[0]
+    return target.shape == out.shape and target.dtype == out.dtype
+
+
+def source_of(plan: Plan, static: frozenset[str] | None) -> str:
+    """The source of the kernel; `static` names the numbers that are constants (None: all are)."""
+    arguments = plan.arguments
+    tensors = [(i, a) for i, a in enumerate(arguments) if a.kind is Kind.TENSOR]
+    generic = _generic_call(arguments)
+    inputs = frozenset(
+        a.name
+        for a in arguments
+        if a.kind is Kind.NUMBER and static is not None and a.name not in static
+    )
+    lines = [f"def kernel({_parameters(arguments)}):"]
+    add = lines.append
+    add("    tape = state.tape")
+    add("    if len(tape.values) > settings.tape_bound: tape = cut(tape)")
+    required = [a for _, a in tensors if not a.optional]
+    if checks := [f"{a.name}.__class__ in NUMBERS" for a in required[1:]]:
+        add(f"    if {' or '.join(checks)}: return call(OP, {generic})")
+    if any(a.name == "generator" for a in arguments):
+        add(f"    if generator is not None: return call(OP, {generic})")
+    add("    try:")
+    for i, a in tensors:
+        guard = f" if {a.name} is not None else None" if a.optional else ""
+        add(f"        b{i} = {a.name}.untyped_storage().buffer{guard}")
+    add(f"    except AttributeError: return call(OP, {generic})")
+    for i, a in tensors:
+        if a.optional:
+            add(f"    if b{i} is None: f{i} = None")
+            add(f"    elif b{i}.viewed: v{i}, f{i} = look({a.name}, b{i})")
+        else:
+            add(f"    if b{i}.viewed: v{i}, f{i} = look({a.name}, b{i})")
+        add(f"    else: v{i} = b{i}.value; f{i} = b{i}.face")
+    keys = [_key(i, a, inputs, lines) for i, a in enumerate(arguments)]
+    add(f"    key = ({', '.join(keys)}, default_dtype())")
+    add("    signature = signatures.get(key)")
+    add("    if signature is None:")
+    add(f"        signature = learn(key, {generic})")
+    add(f"        if signature is None: return call(OP, {generic})")
+    required_numbers = [
+        f"v{i}.number if v{i}.tape is tape else tape.take(v{i})"
+        for i, a in tensors
+        if not a.optional
+    ]
+    if len(required_numbers) == len(tensors):
+        add(f"    tape.code += (signature.number, {', '.join(required_numbers)})")
+    else:
+        add("    tape.code.append(signature.number)")
+        for i, a in tensors:
+            present = f"if f{i} is not None: " if a.optional else ""
+            add(
+                f"    {present}tape.code.append("
+                f"v{i}.number if v{i}.tape is tape else tape.take(v{i}))"
+            )
+    for i, a in enumerate(arguments):
+        if a.name in inputs:
+            add(f"    if k{i} is float: tape.floats.append({a.name})")
+            add(f"    elif k{i} is int: tape.ints.append({a.name})")
+    add("    if signature.random: tape.code += draw(tape)")
+    add("    values = tape.values")
+    add("    face = signature.outs[0]")
+    add("    value = Value(face, len(values), tape)")
+    add("    values.append(value)")
+    if plan.mutates:
+        add("    if not b0.viewed:")
+        add("        value.origin = v0.origin")
+        add("        b0.value = value")
+        add("        return self")
+        add("    store(self, value)")
+        add("    return self")
+    else:
+        add("    if not face.contiguous: return wrap(value, face)")
+        add("    tensor = create(face.shape, face.dtype)")
+        add("    tensor.untyped_storage().buffer = Buffer(value, face)")
+        add("    return tensor")
+    return "\n".join(lines)
+
+
+def _parameters(arguments: tuple[Argument, ...]) -> str:
+    parts = []
+    starred = False
+    for i, a in enumerate(arguments):
+        if a.keyword_only and not starred:
+            parts.append("*")
+            starred = True
+        parts.append(f"{a.name}=D{i}" if a.has_default else a.name)
+    return ", ".join(parts)
+
+
+def _generic_call(arguments: tuple[Argument, ...]) -> str:
+    positional = "".join(f"{a.name}, " for a in arguments if not a.keyword_only)
+    named = ", ".join(f"{a.name!r}: {a.name}" for a in arguments if a.keyword_only)
+    return f"({positional}), {{{named}}}"
+
+
+def _key(i: int, a: Argument, inputs: frozenset[str], lines: list[str]) -> str:
+    """The expression that stands for an argument in the signature's key."""
+    if a.kind is Kind.TENSOR:
+        return f"f{i}"
+    if a.name in inputs:
+        lines.append(f"    k{i} = {a.name}.__class__")
+        lines.append(f"    if k{i} is not float and k{i} is not int: k{i} = hashable({a.name})")
+        return f"k{i}"
+    if a.name == "generator":
+        return "None"
+    if a.kind is Kind.NUMBER:
+        return f"hashable({a.name})"
+    if "List[" in a.type:
+        return f"tuple({a.name}) if {a.name}.__class__ is list else {a.name}"
+    return a.name

@@ -1,0 +1,128 @@
+"""Kernels that make tensors, copy them, and move them between host and device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from torch_pjrt import dtypes
+from torch_pjrt.graph.face import contiguous_face, contiguous_strides, face_of, storage_extent
+from torch_pjrt.tensor import record
+from torch_pjrt.tensor.buffer import is_pjrt, set_storage, wrap_sized
+from torch_pjrt.tensor.transfer import download, host_view, upload
+from torch_pjrt.tensor.view import store, value_of
+
+aten = torch.ops.aten
+
+
+def empty(
+    size: Sequence[int],
+    *,
+    dtype: torch.dtype | None = None,
+    layout: torch.layout | None = None,
+    device: torch.device | None = None,
+    pin_memory: bool | None = None,
+    memory_format: torch.memory_format | None = None,
+) -> torch.Tensor:
+    """A tensor with no content yet: nothing is recorded until somebody reads or partly writes it."""
+    if memory_format in (None, torch.contiguous_format, torch.preserve_format):
+        strides = contiguous_strides(tuple(size))
+    else:
+        strides = torch.empty(size, device="meta", memory_format=memory_format).stride()
+    return empty_strided(size, strides, dtype=dtype)
+
+
+def empty_strided(
+    size: Sequence[int],
+    stride: Sequence[int],
+    *,
+    dtype: torch.dtype | None = None,
+    layout: torch.layout | None = None,
+    device: torch.device | None = None,
+    pin_memory: bool | None = None,
+) -> torch.Tensor:
+    """As `empty`. Strides that leave gaps or overlap make the tensor a view of a flat buffer."""
+    dtype = dtype or torch.get_default_dtype()
+    dtypes.to_jax(dtype)
+    if any(n < 0 for n in size):
+        torch.empty(size, device="meta")  # raises PyTorch's error
+    face = face_of(tuple(size), dtype, tuple(stride))
+    if face.dense:
+        return wrap_sized(None, face)
+    extent = storage_extent(face.shape, face.strides)
+    flat = wrap_sized(None, contiguous_face((extent,), dtype))
+    return set_storage(flat, flat.untyped_storage(), 0, size, stride)
+
+
+def copy_(self: torch.Tensor, src: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+    """`self[...] = src` in every direction between host and device."""
+    if not is_pjrt(self):
+        return self.copy_(download(src))
+    if not is_pjrt(src):
+        if self.shape != src.shape:
+            _check_broadcast(self, src)
+            src = src.expand(self.shape)
+        store(self, upload(src.detach().to(self.dtype)))
+        return self
+    if self.shape == src.shape and self.dtype == src.dtype:
+        if self is not src:
+            store(self, value_of(src))
+        return self
+    return record.call(aten.copy_.default, (self, src), {})
+
+
+def _copy_from(
+    self: torch.Tensor, dst: torch.Tensor, non_blocking: bool = False
+) -> torch.Tensor:
+    return copy_(dst, self, non_blocking)
+
+
+def _to_copy(
+    self: torch.Tensor,
+    *,
+    dtype: torch.dtype | None = None,
+    layout: torch.layout | None = None,
+    device: torch.device | None = None,
+    pin_memory: bool | None = None,
+    non_blocking: bool = False,
+    memory_format: torch.memory_format | None = None,
+) -> torch.Tensor:
+    """Another dtype on the device, or a copy on another device."""
+    if device is not None and device.type != "pjrt":
+        host = download(self)
+        return host.to(device=device, dtype=dtype, memory_format=memory_format or torch.preserve_format)
+    if dtype is not None:
+        dtypes.to_jax(dtype)
+    if not is_pjrt(self):
+        source = self.to(dtype) if dtype is not None else self
+        value = upload(source)
+        return wrap_sized(value, value.face)
+    kwargs = {"dtype": dtype, "memory_format": memory_format}
+    return record.call(aten._to_copy.default, (self,), kwargs)
+
+
+def _local_scalar_dense(self: torch.Tensor) -> bool | int | float | complex:
+    """The value of a tensor of one element; runs what is pending."""
+    return host_view(self).item()
+
+
+def equal(self: torch.Tensor, other: torch.Tensor) -> bool:
+    return torch.equal(host_view(self), host_view(other))
+
+
+def _check_broadcast(self: torch.Tensor, src: torch.Tensor) -> None:
+    """Raise PyTorch's error if `src` cannot be broadcast to `self`."""
+    torch.empty(self.shape, device="meta").copy_(torch.empty(src.shape, device="meta"))
+
+
+KERNELS: dict[Any, Any] = {
+    aten.empty.memory_format: empty,
+    aten.empty_strided.default: empty_strided,
+    aten.copy_.default: copy_,
+    aten._copy_from.default: _copy_from,
+    aten._to_copy.default: _to_copy,
+    aten._local_scalar_dense.default: _local_scalar_dense,
+    aten.equal.default: equal,
+}

@@ -1,0 +1,228 @@
+"""Recording a call in general: find or learn its signature, append to the tape, wrap the results.
+
+Learning happens once for each signature. PyTorch's meta functions give the results' shapes and dtypes,
+and raise PyTorch's own errors for a call that it refuses. Then the way is chosen: a rule of the lowering
+table; else PyTorch's decomposition, recorded on a scratch tape; else the CPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from torch_pjrt.graph.face import Face, contiguous_face, face_of
+from torch_pjrt.graph.signature import Signature, Slot, intern
+from torch_pjrt.graph.tape import Tape, Value, number_on, push, state
+from torch_pjrt.run.client import client
+from torch_pjrt.tensor import decompose
+from torch_pjrt.tensor.bind import Call, mapped
+from torch_pjrt.tensor.buffer import look_of, wrap, wrap_sized
+from torch_pjrt.tensor.fallback import raise_as_on_cpu, run_on_cpu
+from torch_pjrt.tensor.schema import Plan, plan_of
+from torch_pjrt.tensor.view import store
+
+# Call key -> its signature, or None where the call runs on the CPU.
+_learned: dict[Any, Signature | None] = {}
+
+_NO_SIGNATURE = object()
+
+
+def call(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Do what `op(*args, **kwargs)` does, for any overload and any mixture of arguments."""
+    plan = plan_of(op)
+    if plan.functional is None or plan.returns == "other" or kwargs.get("generator") is not None:
+        return run_on_cpu(op, args, kwargs)
+    bound = Call(plan, args, kwargs, static_names(plan.functional))
+    signature: Any = _learned.get(bound.key, _NO_SIGNATURE)
+    if signature is _NO_SIGNATURE:
+        signature = _learned[bound.key] = learn(bound, args, kwargs)
+    if signature is None:
+        return run_on_cpu(op, args, kwargs)
+    results = record(signature, bound.inputs, bound.numbers)
+    return finish(plan, signature, results, args, kwargs)
+
+
+def static_names(functional: Any) -> frozenset[str] | None:
+    """Which numbers must be constants: those that the rule names; all of them where there is no rule."""
+    lowering = client().lowerings.get(functional)
+    return None if lowering is None else lowering.static
+
+
+def learn(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Signature | None:
+    """The signature of a call seen for the first time; None if it must run on the CPU.
+
+    Raises what PyTorch raises for such a call.
+    """
+    plan = call.plan
+    try:
+        results = _on_meta(plan, call, args, kwargs)
+    except NotImplementedError:
+        return None
+    except Exception as error:
+        raise_as_on_cpu(plan.op, args, kwargs, error)
+        return None
+    outs, dropped = _faces(results)
+    lowering = client().lowerings.get(plan.functional)
+    if lowering is None and plan.random:
+        return None
+    try:
+        return intern(
+            plan.functional,
+            call.args,
+            call.kwargs,
+            tuple(call.faces),
+            outs,
+            tuple(n.__class__ for n in call.numbers),
+            random=lowering is not None and lowering.random,
+            returns="list" if plan.returns == "nothing" else plan.returns,
+            dropped=dropped,
+            expand=None if lowering is not None else decompose.expand,
+        )
+    except decompose.NoDecomposition:
+        return None
+
+
+def record(
+    signature: Signature, inputs: Sequence[Value], numbers: Sequence[int | float]
+) -> list[Value]:
+    """Append one node to the tape; the values it makes."""
+    tape = state.tape
+    code = [signature.number, *[number_on(tape, v) for v in inputs]]
+    if signature.random:
+        code += draw(tape)
+    tape.code += code
+    for n in numbers:
+        (tape.ints if n.__class__ is int else tape.floats).append(n)  # type: ignore[arg-type]
+    return [push(tape, face) for face in signature.outs]
+
+
+def draw(tape: Tape) -> tuple[int, int]:
+    """The next random draw on the tape."""
+    from torch_pjrt.device.generator import generator
+
+    return generator.draw(tape)
+
+
+def finish(
+    plan: Plan,
+    signature: Signature,
+    values: Sequence[Value],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    """Wrap results as new tensors or write them to the arguments that the schema says, as PyTorch returns them."""
+    if not plan.mutates:
+        tensors = _wrapped(signature, values, wrap_sized if plan.is_factory else wrap)
+        return tensors[0] if plan.returns == "tensor" else _sequence(plan, tensors)
+    targets = _targets(plan, args, kwargs)
+    place = 0
+    fresh: list[Any] = []
+    for result, target in zip(_result_types(plan), targets, strict=True):
+        if isinstance(target, (list, tuple)):
+            for t in target:
+                write(t, values[place], signature.outs[place])
+                place += 1
+            continue
+        if result == "List[Tensor]":
+            raise AssertionError(f"{plan.op} returns new lists beside written ones")
+        if target is None:
+            fresh.append(wrap(values[place], signature.outs[place]))
+        else:
+            write(target, values[place], signature.outs[place])
+        place += 1
+    return _returned(plan, targets, fresh)
+
+
+def write(target: torch.Tensor, value: Value, face: Face) -> None:
+    """Write a value that looks like `face` into a tensor: resized as `out=` is, cast to its dtype."""
+    if target.shape != face.shape:
+        target.resize_(face.shape)  # an `out=`; PyTorch's meta function has warned where it should
+    if target.dtype != face.dtype:
+        value = cast(value, face, target.dtype)
+    store(target, value)
+
+
+def cast(value: Value, face: Face, dtype: torch.dtype) -> Value:
+    """Record a conversion of dtype."""
+    out = contiguous_face(face.shape, dtype)
+    op = torch.ops.prims.convert_element_type.default
+    signature = intern(op, (Slot(0), dtype), {}, (face,), (out,))
+    return record(signature, [value], [])[0]
+
+
+def _on_meta(plan: Plan, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run the call on PyTorch's meta device: its errors, and what the functional form's results look like."""
+
+    def to_meta(x: Any) -> Any:
+        return mapped(x, lambda t: look_of(t)[0].meta())
+
+    if plan.mutates:
+        same: dict[int, torch.Tensor] = {}
+
+        def shared(t: torch.Tensor) -> torch.Tensor:
+            return same.setdefault(id(t), look_of(t)[0].meta())
+
+        plan.op(*mapped(args, shared), **_on_meta_device(mapped(kwargs, shared)))
+    positional = [to_meta(call.given[a.name]) for a in plan.arguments if not a.keyword_only]
+    named = {a.name: to_meta(call.given[a.name]) for a in plan.arguments if a.keyword_only}
+    return plan.functional(*positional, **_on_meta_device(named))
+
+
+def _on_meta_device(kwargs: dict[str, Any]) -> dict[str, Any]:
+    return {k: torch.device("meta") if k == "device" else v for k, v in kwargs.items()}
+
+
+def _faces(results: Any) -> tuple[tuple[Face, ...], tuple[bool, ...]]:
+    """What the results look like, lists flattened; and which of a tuple's results are None."""
+    flat: list[Any] = []
+    for r in results if isinstance(results, (list, tuple)) else [results]:
+        flat += r if isinstance(r, (list, tuple)) else [r]
+    faces = []
+    for r in flat:
+        if r is None:
+            continue
+        face = face_of(r.shape, r.dtype, r.stride())
+        faces.append(face if face.dense else contiguous_face(r.shape, r.dtype))
+    return tuple(faces), tuple(r is None for r in flat) if None in flat else ()
+
+
+def _wrapped(
+    signature: Signature, values: Sequence[Value], wrap_one: Callable[[Value, Face], torch.Tensor]
+) -> list[Any]:
+    tensors: list[Any] = [
+        wrap_one(value, face) for value, face in zip(values, signature.outs, strict=True)
+    ]
+    if not signature.dropped:
+        return tensors
+    remaining = iter(tensors)
+    return [None if gone else next(remaining) for gone in signature.dropped]
+
+
+def _sequence(plan: Plan, tensors: list[Any]) -> Any:
+    return tensors if plan.returns == "list" else tuple(tensors)
+
+
+def _result_types(plan: Plan) -> list[str]:
+    return [str(r.type) for r in plan.functional._schema.returns]
+
+
+def _targets(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    """For each result of the functional form, the argument it is written to; None for a new tensor."""
+    given = dict(kwargs)
+    names = [a.name for a in plan.op._schema.arguments if not a.kwarg_only]
+    given.update(zip(names, args, strict=False))
+    return [given.get(name) if name else None for name in plan.writes]
+
+
+def _returned(plan: Plan, targets: list[Any], fresh: list[Any]) -> Any:
+    """What the mutating form returns: its written arguments where the schema says so, else the new tensors."""
+    returns = plan.op._schema.returns
+    if not returns:
+        return None
+    written = iter([t for t in targets if t is not None])
+    new = iter(fresh)
+    results = tuple(next(written) if r.alias_info is not None else next(new) for r in returns)
+    return results[0] if len(results) == 1 else results
+

@@ -1,0 +1,120 @@
+"""Registering kernels with PyTorch's dispatcher, for the key `PrivateUse1`.
+
+At `import torch` only the kernels that bring the first tensor into being are registered, and a fallback.
+The first of them to run calls `register_all`: the rest of the special kernels, and one kernel for each
+operator (functional, in-place and `out=`) that the device's lowering table can compute. An operator that
+nobody registered reaches the fallback, which records it, decomposes it or runs it on the CPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+_KEY = "PrivateUse1"
+_libraries: list[torch.library.Library] = []
+_registered = False
+
+
+def register_first() -> None:
+    """What must be there before the first tensor is. Imports nothing heavy, starts nothing."""
+    library = torch.library.Library("aten", "IMPL")
+    for name in ("empty.memory_format", "empty_strided", "_copy_from"):
+        library.impl(name, _first_of(name), _KEY)
+    fallback = torch.library.Library("_", "IMPL")
+    fallback.fallback(_fallback, _KEY)
+    _libraries.extend((library, fallback))
+
+
+def _first_of(name: str) -> Callable[..., Any]:
+    kernel: Callable[..., Any] | None = None
+
+    def first(*args: Any, **kwargs: Any) -> Any:
+        nonlocal kernel
+        if kernel is None:
+            register_all()
+            from torch_pjrt.tensor import moving
+
+            base, _, overload = name.partition(".")
+            op = getattr(getattr(torch.ops.aten, base), overload or "default")
+            kernel = moving.KERNELS[op]
+        return kernel(*args, **kwargs)
+
+    return first
+
+
+def register_all() -> None:
+    """Register every kernel; starts the device. Does nothing the second time."""
+    global _registered
+    if _registered:
+        return
+    from torch_pjrt.device.setup import set_up
+    from torch_pjrt.run.client import client
+    from torch_pjrt.tensor import aliasing, attention, masks, moving, norms
+    from torch_pjrt.tensor.kernel_source import kernel_of
+
+    table = client().lowerings
+    _registered = True
+    set_up()
+    special = {
+        **aliasing.KERNELS,
+        **moving.KERNELS,
+        **masks.KERNELS,
+        **norms.KERNELS,
+        **attention.KERNELS,
+    }
+    library = torch.library.Library("aten", "IMPL")
+    _libraries.append(library)
+    already = {"aten::empty.memory_format", "aten::empty_strided", "aten::_copy_from"}
+    for op, kernel in special.items():
+        if op._schema.name + _dotted(op) not in already:
+            library.impl(op, kernel, _KEY)
+    for op in recordable(table):
+        if op not in special:
+            library.impl(op, _lazily(kernel_of, op), _KEY)
+
+
+def recordable(table: Any) -> Iterator[Any]:
+    """Every aten overload whose functional form has a rule, and which PyTorch does not decompose first."""
+    from torch_pjrt.tensor.schema import functional_of
+
+    for full_name in torch._C._dispatch_get_all_op_names():
+        if not full_name.startswith("aten::"):
+            continue
+        base, _, overload = full_name.removeprefix("aten::").partition(".")
+        try:
+            op = getattr(getattr(torch.ops.aten, base), overload or "default")
+        except (AttributeError, RuntimeError):
+            continue  # TorchScript's own operators have no overload object
+        if torch._C._dispatch_has_kernel_for_dispatch_key(full_name, "CompositeImplicitAutograd"):
+            continue
+        functional = functional_of(op) if op._schema.is_mutable else op
+        if functional in table or base.startswith("_foreach"):
+            yield op
+
+
+def _lazily(make: Callable[[Any], Callable[..., Any]], op: Any) -> Callable[..., Any]:
+    """A kernel that is written out when it is first called."""
+    kernel: Callable[..., Any] | None = None
+
+    def first(*args: Any, **kwargs: Any) -> Any:
+        nonlocal kernel
+        if kernel is None:
+            kernel = make(op)
+        return kernel(*args, **kwargs)
+
+    return first
+
+
+def _dotted(op: Any) -> str:
+    name = op._schema.overload_name
+    return f".{name}" if name else ""
+
+
+def _fallback(op: Any, *args: Any, **kwargs: Any) -> Any:
+    register_all()
+    from torch_pjrt.tensor import record
+
+    return record.call(op, args, kwargs)

@@ -1,0 +1,103 @@
+"""Between host and device: uploading CPU tensors, reading values back.
+
+An upload copies first, so that the caller may write to the CPU tensor at once. Reading never compiles
+anything for the tensor that is read: the buffer's whole array comes to the host and the view is taken
+there, by PyTorch.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from torch_pjrt import dtypes
+from torch_pjrt.graph.face import contiguous_face, storage_order
+from torch_pjrt.graph.tape import Value
+from torch_pjrt.observe.counters import counters
+from torch_pjrt.run.client import client
+from torch_pjrt.run.sync import materialize
+from torch_pjrt.tensor.buffer import buffer_of, look_of
+from torch_pjrt.tensor.view import content
+
+
+def upload(source: torch.Tensor) -> Value:
+    """A value on the device with the content of a CPU tensor (any strides)."""
+    face = contiguous_face(source.shape, source.dtype)
+    host = to_numpy(source.detach().resolve_conj().resolve_neg())
+    with counters.timed("upload_s"):
+        array = client().put(host)
+    counters.uploads += 1
+    counters.uploaded_bytes += host.nbytes
+    return Value.of_array(face, array)
+
+
+def download(tensor: torch.Tensor) -> torch.Tensor:
+    """A CPU tensor of its own memory with the content, shape and strides order of a `pjrt` tensor."""
+    return host_view(tensor).clone()
+
+
+def host_view(tensor: torch.Tensor) -> torch.Tensor:
+    """The content of a `pjrt` tensor as a CPU tensor that may share the array's memory: read it only."""
+    buffer = buffer_of(tensor)
+    face, offset = look_of(tensor)
+    host = host_array(content(buffer))
+    base = buffer.face
+    whole = from_numpy(host, base.dtype)
+    if face is base and not offset:
+        return whole
+    order = storage_order(base)
+    flat = whole.permute(order).contiguous().view(-1)
+    if face.dtype != base.dtype:
+        flat = flat.view(face.dtype)
+    view = flat.as_strided(face.shape, face.strides, offset)
+    if tensor.is_conj():
+        view = view.conj()
+    return view.neg() if tensor.is_neg() else view
+
+
+def host_array(value: Value) -> np.ndarray:
+    """The value's content; runs what is pending first."""
+    if value.array is None:
+        materialize(value)
+    with counters.timed("download_s"):
+        host = np.asarray(value.array)
+    counters.downloads += 1
+    counters.downloaded_bytes += host.nbytes
+    return host
+
+
+def to_numpy(source: torch.Tensor) -> np.ndarray:
+    """A contiguous NumPy copy of a CPU tensor, in the NumPy dtype that JAX uses for its dtype."""
+    copy = source.contiguous() if not source.is_contiguous() else source.clone()
+    carrier = dtypes.CARRIED_AS.get(source.dtype)
+    if carrier is not None:
+        return copy.view(carrier).numpy().view(dtypes.to_jax(source.dtype))
+    dtypes.to_jax(source.dtype)  # a TypeError here names a dtype that XLA lacks
+    return copy.numpy()
+
+
+def from_numpy(host: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
+    """A CPU tensor on the same memory as a NumPy array (read only if that is)."""
+    carrier = dtypes.CARRIED_AS.get(dtype)
+    if carrier is not None:
+        host = host.view(dtypes.to_jax(carrier))
+    if not host.flags.writeable:  # from_numpy would warn; the callers copy or only read
+        host = _writeable(host)
+    tensor = torch.from_numpy(host)
+    return tensor.view(dtype) if carrier is not None else tensor
+
+
+def _writeable(host: np.ndarray) -> np.ndarray:
+    """The same memory as an array that claims to be writable."""
+    if not host.flags.c_contiguous or host.size == 0:
+        return host.copy()
+    interface = dict(host.__array_interface__)
+    interface["data"] = (interface["data"][0], False)
+
+    class Holder:
+        __array_interface__ = interface
+        owner = host
+
+    return np.asarray(Holder())
+
+

@@ -1,0 +1,95 @@
+"""Reading and writing a tensor whose look differs from its buffer's: the two view nodes.
+
+    pjrt.read(base)          the elements that (face, offset) selects from the base's storage
+    pjrt.write(base, new)    the base with those elements replaced by `new`
+
+`base` is the buffer's array and its own face says how it lies in the storage. How a selection becomes
+slices, reshapes and transposes is decided when lowering (`lowering/window.py`).
+"""
+
+from __future__ import annotations
+
+import torch
+
+from torch_pjrt.graph.face import Face, contiguous_face, face_of
+from torch_pjrt.graph.signature import InternalOp, Signature, Slot, intern
+from torch_pjrt.graph.tape import Value, number_on, push, state
+from torch_pjrt.tensor.buffer import Buffer, buffer_of, look_of
+
+READ = InternalOp("pjrt.read")
+WRITE = InternalOp("pjrt.write")
+
+_reads: dict[tuple[Face, Face, int], Signature] = {}
+_writes: dict[tuple[Face, Face, int], Signature] = {}
+
+
+def look(tensor: torch.Tensor, buffer: Buffer) -> tuple[Value, Face]:
+    """A tensor's content as a value of its own shape, and its face. Records a read if it is a view."""
+    shape, strides, dtype = tensor.shape, tensor.stride(), tensor.dtype
+    base = buffer.face
+    offset = tensor.storage_offset()
+    if not offset and strides == base.strides and shape == base.shape and dtype is base.dtype:
+        return content(buffer), base
+    face = face_of(shape, dtype, strides)
+    return read(buffer, face, offset), face
+
+
+def read(buffer: Buffer, face: Face, offset: int) -> Value:
+    """Record the read of a view."""
+    signature = _reads.get((buffer.face, face, offset))
+    if signature is None:
+        out = contiguous_face(face.shape, face.dtype)
+        signature = intern(READ, (Slot(0), face, offset), {}, (buffer.face,), (out,))
+        _reads[buffer.face, face, offset] = signature
+    tape = state.tape
+    tape.code += (signature.number, number_on(tape, content(buffer)))
+    return push(tape, signature.outs[0])
+
+
+def content(buffer: Buffer) -> Value:
+    """The buffer's value; zeros where nothing was ever written."""
+    if buffer.value is None:
+        shape = list(buffer.face.shape)
+        out = contiguous_face(buffer.face.shape, buffer.face.dtype)
+        zeros = torch.ops.aten.zeros.default
+        signature = intern(zeros, (shape,), {"dtype": buffer.face.dtype}, (), (out,))
+        tape = state.tape
+        tape.code.append(signature.number)
+        buffer.value = push(tape, out)
+    return buffer.value
+
+
+def value_of(tensor: torch.Tensor) -> Value:
+    """A tensor's content as a value of its own shape."""
+    buffer = buffer_of(tensor)
+    return look(tensor, buffer)[0] if buffer.viewed else content(buffer)
+
+
+def store(tensor: torch.Tensor, value: Value) -> None:
+    """Write `value`, of the tensor's own shape and dtype, into the tensor's place in its buffer."""
+    buffer = buffer_of(tensor)
+    face, offset = look_of(tensor) if buffer.viewed else (buffer.face, 0)
+    tape = state.tape
+    if face is buffer.face and not offset:
+        old = buffer.value
+        if old is not None:
+            number_on(tape, old)  # an overwritten input is an input: its memory may be reused
+            if value.tape is tape and value.number >= 0 and value.origin is None:
+                value.origin = old.origin
+        buffer.value = value  # arrays are immutable, so two buffers may share one
+        if buffer.blank:
+            buffer.blank = buffer.viewed = False
+        return
+    old = content(buffer)
+    signature = _writes.get((buffer.face, face, offset))
+    if signature is None:
+        new = contiguous_face(face.shape, face.dtype)
+        out = contiguous_face(buffer.face.shape, buffer.face.dtype)
+        signature = intern(
+            WRITE, (Slot(0), Slot(1), face, offset), {}, (buffer.face, new), (out,)
+        )
+        _writes[buffer.face, face, offset] = signature
+    tape.code += (signature.number, number_on(tape, old), number_on(tape, value))
+    written = push(tape, signature.outs[0])
+    written.origin = old.origin
+    buffer.value = written
