@@ -1,8 +1,8 @@
 """Lowerings of ops that read or write at places given by tensors of integers.
 
 What every rule here keeps:
-    places      `index`, `index_put`, `take` and `put` count negative ones from the end. No place lies
-                outside the tensor: that is an error in PyTorch, and here gives an unspecified element.
+    places      `index`, `index_put`, `take` and `put` count negative ones from the end. One outside
+                the tensor is an error in PyTorch, and here gives an unspecified element.
     accumulate  float16 and bfloat16 add up in float32 and are rounded once; bools add up by `or`.
     duplicates  where a place is written twice without accumulation, either write may last.
 """
@@ -74,7 +74,7 @@ class Selection:
     def of(
         cls, shape: Sequence[int], indices: Sequence[Array | None], negative: bool = True
     ) -> Selection:
-        """The dims of the indices stand where the indexed dims stood if those are neighbours, else first."""
+        """The dims of the indices stand first, or where the indexed dims stood if neighbours."""
         dims = tuple(dim for dim, index in enumerate(indices) if index is not None)
         dtype = place_dtype([shape[dim] for dim in dims])
         arrays = [

@@ -11,7 +11,7 @@ import torch
 from jax import lax
 
 from torch_pjrt import dtypes
-from torch_pjrt.lowering.dims import INT32, along, cut, moved_last, wrapped, wrapped_all
+from torch_pjrt.lowering.dims import along, cut, wrapped_all
 from torch_pjrt.lowering.indexing import Selection, place_dtype
 from torch_pjrt.lowering.table import LoweringTable
 
@@ -83,10 +83,8 @@ def triu(self: Array, diagonal: int = 0) -> Array:
     return _where(_columns_past_rows(self.shape) >= diagonal, self)
 
 
-def _coordinates(
-    start: np.ndarray, length: np.ndarray, dtype: torch.dtype | None
-) -> Array:
-    """Row and column of each element, row after row, where row `i` holds `length[i]` of them from `start[i]`."""
+def _coordinates(start: np.ndarray, length: np.ndarray, dtype: torch.dtype | None) -> Array:
+    """Row and column of each element, where row `i` holds `length[i]` of them from `start[i]`."""
     out = dtypes.to_jax(dtype or torch.int64)
     n = int(length.sum())
     if not n:
@@ -95,7 +93,7 @@ def _coordinates(
     ends = np.cumsum(length)
     filled = length > 0
     rows, first = np.arange(len(length))[filled], (ends - length)[filled]
-    # Mark where each row begins, and count: the number of rows begun tells which one an element is in.
+    # Mark where each row begins: the number of marks up to an element tells which row it is in.
     begins = jax.numpy.zeros(n, place).at[first].set(1, mode="promise_in_bounds")
     nth = lax.cumsum(begins) - 1
     row = jax.numpy.asarray(rows.astype(place)).at[nth].get(mode="promise_in_bounds")
@@ -169,7 +167,7 @@ def channel_shuffle(self: Array, groups: int) -> Array:
 
 @table.lowers(aten.repeat_interleave.Tensor)
 def repeat_interleave(repeats: Array, *, output_size: int) -> Array:
-    """Each place as often as `repeats` says. Without `output_size` the shape would depend on the values."""
+    """Each place as often as `repeats` says. `output_size`, their sum, makes the shape static."""
     if not output_size:
         return lax.full((0,), 0, repeats.dtype)
     place = place_dtype((output_size,))

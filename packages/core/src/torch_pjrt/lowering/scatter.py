@@ -1,15 +1,14 @@
 """Lowerings of ops that read or write along one dim, at places given by a tensor of integers.
 
 What every rule here keeps:
-    index   an index tensor as large as the tensor, or smaller: its extent is what is read or written.
-            Places in it are never negative.
+    index   as large as the tensor, or smaller: its extent is what is read or written. Places in it
+            are never negative.
     sums    float16 and bfloat16 add up in float32 and are rounded once; bools add up by `or`.
     0-d     a tensor without dims counts as having one dim of size 1.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -55,7 +54,7 @@ def taken_along(x: Array, dim: int, index: Array) -> Array:
 
 
 def scattered_along(x: Array, dim: int, index: Array, values: Array, how: How) -> Array:
-    """The counterpart of `taken_along`: `values`, at least as large as `index`, go to those places."""
+    """`values`, at least as large as `index`, go where `taken_along` would read."""
     if 0 in index.shape:
         return x
     values = lax.slice(values, (0,) * x.ndim, index.shape)
@@ -91,9 +90,7 @@ def _scatter(self: Array, dim: int, index: Array, src: Any, how: How) -> Array:
     values = as_dtype(src, x.dtype)
     if not values.ndim:
         values = lax.full(index.shape, values)
-    return lax.reshape(
-        scattered_along(x, wrapped(dim, self.ndim), index, values, how), self.shape
-    )
+    return lax.reshape(scattered_along(x, wrapped(dim, self.ndim), index, values, how), self.shape)
 
 
 _REDUCE: dict[str, How] = {"add": "add", "multiply": "mul"}
@@ -164,7 +161,7 @@ def scatter_reduce(
 
 
 def _by_index(self: Array, dim: int, index: Array, source: Array) -> tuple[Array, Array, Any]:
-    """`self` and `source` with dims, and the function that writes along `dim` at a vector of places."""
+    """`self` and `source` with dims, and what writes along `dim` at a vector of places."""
     x, dim = at_least_1d(self), wrapped(dim, self.ndim)
     selection = along_dim(x, dim, index)
     return x, lax.reshape(source, selection.shape), selection.write

@@ -86,7 +86,7 @@ def select_scatter(self: Array, src: Array, dim: int, index: int) -> Array:
 def _diagonal(
     src: Array, shape: Sequence[int], offset: int, dim1: int, dim2: int
 ) -> tuple[Array, Array]:
-    """`src`, whose last dim runs along the diagonal, at its places in `shape`; and where those are."""
+    """`src`, whose last dim runs along the diagonal, spread over `shape`; and where that is."""
     dim1, dim2 = wrapped(dim1, len(shape)), wrapped(dim2, len(shape))
     # The diagonal starts at row max(0, -offset) and column max(0, offset): spell it along the rows.
     above = max(0, -offset)
@@ -109,9 +109,7 @@ def diagonal_scatter(
 
 
 @table.lowers(aten.select_backward.default)
-def select_backward(
-    grad_output: Array, input_sizes: Sequence[int], dim: int, index: int
-) -> Array:
+def select_backward(grad_output: Array, input_sizes: Sequence[int], dim: int, index: int) -> Array:
     dim = wrapped(dim, len(input_sizes))
     place = index % input_sizes[dim]
     grad = lax.expand_dims(grad_output, (dim,))

@@ -9,8 +9,6 @@ What every rule here keeps:
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -21,13 +19,11 @@ from torch_pjrt.lowering.dims import (
     INT64,
     along,
     at_least_1d,
-    cut,
     moved_from_last,
     moved_last,
     wrapped,
 )
 from torch_pjrt.lowering.indexing import place_dtype
-from torch_pjrt.lowering.scatter import taken_along
 from torch_pjrt.lowering.table import LoweringTable
 
 Array = jax.Array
@@ -51,9 +47,7 @@ def sorted_along(x: Array, dim: int, descending: bool = False) -> Pair:
 
 
 def _as_pair(values: Array, places: Array, shape: tuple[int, ...]) -> Pair:
-    return lax.reshape(values, shape), lax.reshape(
-        lax.convert_element_type(places, INT64), shape
-    )
+    return lax.reshape(values, shape), lax.reshape(lax.convert_element_type(places, INT64), shape)
 
 
 @table.lowers(aten.sort.default)
@@ -70,9 +64,7 @@ def sort_stable(
 
 
 @table.lowers(aten.topk.default)
-def topk(
-    self: Array, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
-) -> Pair:
+def topk(self: Array, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Pair:
     """Always sorted."""
     dim = wrapped(dim, self.ndim)
     x = moved_last(at_least_1d(self), dim)
@@ -91,7 +83,7 @@ def topk(
 
 
 def _reversed_order(x: Array) -> Array:
-    """An involution that turns the order of the elements round; a positive nan becomes a negative one."""
+    """Turns the order of the elements round, that of nans by their sign; its own inverse."""
     if x.dtype == np.bool_ or x.dtype.kind in "iu":
         return lax.bitwise_not(x)
     return lax.neg(x)

@@ -1,0 +1,92 @@
+"""Samples for lowering/sort.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from check import Sample, sample
+
+aten = torch.ops.aten
+seed = torch.Generator().manual_seed(0)
+
+
+def normal(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.randn(shape, generator=seed, dtype=torch.float64).to(dtype)
+
+
+special = torch.tensor([1.0, torch.nan, -torch.inf, torch.inf, -3.0, -torch.nan, 2.0, torch.nan])
+x = normal(4, 5, 6)
+ties = torch.randint(-2, 3, (3, 17), generator=seed)
+WHY = "ties may name any of the equal elements"
+REAL = (torch.uint8, torch.int16, torch.int64, torch.float16, torch.bfloat16, torch.float64)
+
+
+def same_places(x: torch.Tensor, dim: int) -> Callable[[Any, Any], None]:
+    """Equal values; and the places, which ties leave open, hold those values and are distinct."""
+
+    def compare(actual: Any, expected: Any) -> None:
+        values, places = actual
+        assert places.dtype == expected[1].dtype and places.shape == expected[1].shape
+        torch.testing.assert_close(values, expected[0], rtol=0, atol=0, equal_nan=True)
+        if x.ndim and places.ndim == x.ndim:
+            assert all(
+                row.unique().numel() == row.numel()
+                for row in places.movedim(dim, -1).reshape(-1, places.shape[dim])
+            )
+        full = places if places.ndim == x.ndim else places.unsqueeze(dim)
+        taken = x.gather(dim, full).reshape(values.shape)
+        torch.testing.assert_close(taken, values, rtol=0, atol=0, equal_nan=True)
+
+    return compare
+
+
+def tied(op: Any, x: torch.Tensor, *args: Any, dim: int = -1, **kwargs: Any) -> Sample:
+    return Sample(op, (x, *args), kwargs, compare=same_places(x, dim), why=WHY)
+
+
+SAMPLES: list[Sample] = [
+    *[
+        sample(aten.sort.stable, v, stable=True, dim=dim, descending=descending)
+        for v in (x, ties, ties > 0)
+        for dim in (0, -1)
+        for descending in (False, True)
+    ],
+    *[sample(aten.sort.stable, ties.abs().to(d), stable=True, descending=True) for d in REAL],
+    *[sample(aten.sort.stable, special, stable=True, descending=down) for down in (False, True)],
+    *[
+        tied(aten.sort.default, ties, dim, down, dim=dim)
+        for dim in (0, -1)
+        for down in (False, True)
+    ],
+    Sample(
+        aten.sort.stable,
+        (ties,),
+        {"stable": False, "dim": 0},
+        compare=same_places(ties, 0),
+        why=WHY,
+    ),
+    tied(aten.sort.stable, ties, stable=None),
+    sample(aten.sort.default, torch.tensor(2.0)),
+    sample(aten.sort.default, torch.empty(3, 0)),
+    *[
+        tied(aten.topk.default, x, 3, dim, largest, dim=dim)
+        for dim in (0, 1, -1)
+        for largest in (True, False)
+    ],
+    *[
+        tied(aten.topk.default, ties.abs().to(d), 4, 1, largest, dim=1)
+        for d in REAL
+        for largest in (True, False)
+    ],
+    *[
+        tied(aten.topk.default, special, k, -1, largest)
+        for k in (2, 7)
+        for largest in (True, False)
+    ],
+    tied(aten.topk.default, torch.tensor(2.0), 1, 0),
+    sample(aten.topk.default, x, 0),
+    sample(aten.topk.default, torch.empty(0, 4), 2),
+]
