@@ -15,6 +15,7 @@ KINDS: tuple[str, ...] = (
     "creation",
     "dropout",
     "embedding",
+    "foreach",
     "indexing",
     "join",
     "loss",

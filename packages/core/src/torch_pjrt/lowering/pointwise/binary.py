@@ -12,6 +12,7 @@ from jax import lax
 
 from torch_pjrt.lowering.cast import cast
 from torch_pjrt.lowering.pointwise.rows import (
+    Compute,
     constant,
     filled,
     is_literally,
@@ -32,24 +33,19 @@ table = LoweringTable("pointwise.binary")
 FLOAT = Promote.INT_TO_FLOAT
 
 
-def _arithmetic(
-    x: Any, other: Any, kind: Promote = Promote.DEFAULT
-) -> tuple[Array, Array, np.dtype]:
-    """Both operands, and the dtype of the result.
-
-    Only a number keeps half operands in float32: as there, it must not be rounded to half first.
-    """
-    widen = is_number(x) or is_number(other)
-    (a, b), dtype = (wide_operands if widen else operands)([x, other], kind)
-    return a, b, dtype
-
-
-def _scaled_sum(x: Any, other: Any, alpha: Any, add: Any) -> Array:
+def _scaled_sum(x: Any, other: Any, alpha: Any, combine: Compute) -> Array:
     if is_literally(alpha, 1):
-        a, b, dtype = _arithmetic(x, other)
-        return rounded(add(a, b), dtype)
+        return combine(*operands([x, other])[0])
     (a, b), dtype = wide_operands([x, other])
-    return rounded(add(a, _times(cast(alpha, b.dtype), b)), dtype)
+    return rounded(combine(a, _times(cast(cast(alpha, dtype), b.dtype), b)), dtype)
+
+
+def _product(x: Any, other: Any, combine: Compute, kind: Promote = Promote.DEFAULT) -> Array:
+    """Of half tensors and a number, in float32: the number is not rounded to half first."""
+    if not (is_number(x) or is_number(other)):
+        return combine(*operands([x, other], kind)[0])
+    arrays, dtype = wide_operands([x, other], kind, exact_numbers=True)
+    return rounded(combine(*arrays), dtype)
 
 
 def _times(x: Array, y: Array) -> Array:
@@ -78,14 +74,12 @@ def rsub(x: Any, other: Any, alpha: Any = 1) -> Array:
 
 @table.lowers(aten.mul.Tensor, aten.mul.Scalar)
 def mul(x: Any, other: Any) -> Array:
-    a, b, dtype = _arithmetic(x, other)
-    return rounded(_times(a, b), dtype)
+    return _product(x, other, _times)
 
 
 @table.lowers(aten.div.Tensor, aten.div.Scalar)
 def div(x: Any, other: Any) -> Array:
-    a, b, dtype = _arithmetic(x, other, FLOAT)
-    return rounded(lax.div(a, b), dtype)
+    return _product(x, other, lax.div, FLOAT)
 
 
 @table.lowers(aten.div.Tensor_mode, aten.div.Scalar_mode)
@@ -93,11 +87,15 @@ def div_mode(x: Any, other: Any, *, rounding_mode: str | None) -> Array:
     """`x / other`, rounded towards 0 ("trunc"), downwards ("floor") or not (None)."""
     if rounding_mode is None:
         return div(x, other)
-    (a, b), dtype = wide_operands([x, other])
+    (a, b), dtype = wide_operands([x, other], exact_numbers=True)
     if rounding_mode == "floor":
         return rounded(_floor_quotient(a, b), dtype)
     quotient = lax.div(a, b)
-    return rounded(quotient if is_exact(a) else trunc(quotient), dtype)
+    if is_exact(a):
+        return quotient
+    if not (is_number(x) or is_number(other)):
+        quotient = rounded(quotient, dtype)  # 5 where two halves give 4.999: as PyTorch's kernel
+    return rounded(trunc(quotient), dtype)
 
 
 @table.lowers(aten.floor_divide.default, aten.floor_divide.Scalar)
@@ -117,11 +115,14 @@ def _floor_quotient(x: Array, y: Array) -> Array:
             return quotient
         below = lax.bitwise_and(lax.ne(rest, zero), lax.ne(lax.lt(rest, zero), lax.lt(y, zero)))
         return lax.sub(quotient, lax.convert_element_type(below, x.dtype))
-    exact = lax.div(x, y)
+    rest, exact, one = lax.rem(x, y), lax.div(x, y), constant(1, x)
+    quotient = lax.div(lax.sub(x, rest), y)
+    below = lax.bitwise_and(lax.ne(rest, zero), lax.ne(lax.lt(rest, zero), lax.lt(y, zero)))
     quotient = lax.round(
-        lax.div(lax.sub(x, _modulo(x, y)), y), lax.RoundingMethod.TO_NEAREST_EVEN
+        select(below, lax.sub(quotient, one), quotient), lax.RoundingMethod.TO_NEAREST_EVEN
     )
-    quotient = select(lax.eq(quotient, zero), _copysign(lax.full_like(quotient, 0), exact), quotient)
+    signed_zero = _copysign(lax.full_like(quotient, 0), exact)
+    quotient = select(lax.eq(quotient, zero), signed_zero, quotient)
     return select(lax.eq(y, zero), exact, quotient)
 
 
@@ -163,7 +164,7 @@ def _hypot(x: Array, y: Array) -> Array:
     return select(infinite, infinity, length)
 
 
-def _log_of_sum(base: float) -> Any:
+def _log_of_sum(base: float) -> Compute:
     """log(base**x + base**y) without overflow."""
 
     def compute(x: Array, y: Array) -> Array:
@@ -200,9 +201,9 @@ def _heaviside(x: Array, values: Array) -> Array:
 EXACT = [
     (aten.fmax.default,             _fmax),
     (aten.fmin.default,             _fmin),
-    (aten.gcd.default,              lambda x, y: jnp.gcd(x, y)),
+    (aten.gcd.default,              jnp.gcd),
     (aten.heaviside.default,        _heaviside),
-    (aten.lcm.default,              lambda x, y: jnp.lcm(x, y)),
+    (aten.lcm.default,              jnp.lcm),
     (aten.maximum.default,          lax.max),
     (aten.minimum.default,          lax.min),
     (aten.nextafter.default,        lambda x, y: lax.nextafter(*filled([x, y]))),
@@ -242,8 +243,8 @@ for op, compute in ROUNDED_FLOAT:
 @table.lowers(aten.ldexp.Tensor)
 def ldexp(x: Array, other: Array) -> Array:
     """`x * 2**other`. `other` need not be whole."""
-    power = pow_scalar(2.0, other)
-    return mul(x, power)
+    (a, b), dtype = wide_operands([x, other], FLOAT)
+    return rounded(lax.mul(a, lax.pow(lax.full_like(b, 2), b)), dtype)
 
 
 def _int_power(x: Array, exponent: Array) -> Array:
@@ -292,7 +293,7 @@ def pow_scalar(x: Any, exponent: Array) -> Array:
 @table.lowers(aten.pow.Tensor_Scalar, static=["exponent"])
 def pow_tensor_scalar(x: Array, exponent: complex) -> Array:
     """`x ** exponent`: by products, roots and reciprocals where the exponent is one of the usual."""
-    (base, _), dtype = wide_operands([x, exponent])
+    (base, power), dtype = wide_operands([x, exponent])
     if exponent in (0, 1, 2, 3):
         return rounded(lax.integer_pow(base, int(exponent.real)), dtype)
     if is_exact(base):
@@ -303,4 +304,4 @@ def pow_tensor_scalar(x: Array, exponent: complex) -> Array:
         return rounded(lax.sqrt(base), dtype)
     if exponent == -0.5:
         return rounded(lax.rsqrt(base), dtype)
-    return rounded(lax.pow(base, constant(exponent, base)), dtype)
+    return rounded(lax.pow(base, power), dtype)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import jax.numpy as jnp
-import numpy as np
 import torch
 from jax import lax
 
@@ -29,16 +27,12 @@ def _is_outside(x: Array, places: Array) -> Array:
 def _left(x: Array, places: Array) -> Array:
     """0 for a shift by a negative number or by all bits."""
     x, places = filled([x, places])
-    if jnp.issubdtype(x.dtype, np.floating):
-        return lax.mul(x, lax.exp2(places))
     return select(_is_outside(x, places), constant(0, x), lax.shift_left(x, places))
 
 
 def _right(x: Array, places: Array) -> Array:
     """Copies of the sign come in; nothing but them remains of a shift as in `_left`."""
     x, places = filled([x, places])
-    if jnp.issubdtype(x.dtype, np.floating):
-        return lax.div(x, lax.exp2(places))
     if x.dtype.kind == "u":
         shifted = lax.shift_right_logical(x, places)
         return select(_is_outside(x, places), constant(0, x), shifted)

@@ -53,21 +53,20 @@ def operands(
 
 
 def wide_operands(
-    values: Sequence[Any], kind: Promote = Promote.DEFAULT
+    values: Sequence[Any], kind: Promote = Promote.DEFAULT, *, exact_numbers: bool = False
 ) -> tuple[list[Array], np.dtype]:
     """`operands`, but half ones are in float32; the dtype is still the one to round to.
 
-    A Python number is never rounded to half precision on the way.
+    A number is rounded to half on the way, unless `exact_numbers`: PyTorch has ops of both sorts.
     """
     dtype = dtypes.to_jax(computed_in(result_type(*values), kind))
     wide = opmath(dtype)
-    return matched([_widened(x, dtype, wide) for x in values]), dtype
-
-
-def _widened(x: Any, dtype: np.dtype, wide: np.dtype) -> Array:
-    if wide == dtype or is_number(x):
-        return cast(x, wide)
-    return cast(cast(x, dtype), wide)
+    if wide == dtype:
+        return matched([cast(x, dtype) for x in values]), dtype
+    exact = [exact_numbers and is_number(x) for x in values]
+    return matched(
+        [cast(x if keep else cast(x, dtype), wide) for x, keep in zip(values, exact, strict=True)]
+    ), dtype
 
 
 def rounded(x: Array, dtype: np.dtype) -> Array:

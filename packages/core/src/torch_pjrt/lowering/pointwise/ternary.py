@@ -54,7 +54,7 @@ def clamp_max(x: Array, max: Any) -> Array:
 @table.lowers(aten.lerp.Scalar, aten.lerp.Tensor)
 def lerp(x: Array, end: Array, weight: Any) -> Array:
     """`x` at weight 0, `end` at weight 1: each is exact, being counted from the nearer one."""
-    (a, b, w), dtype = wide_operands([x, end, weight])
+    (a, b, w), dtype = wide_operands([x, end, weight], exact_numbers=True)
     distance = lax.sub(b, a)
 
     def from_start() -> Array:
