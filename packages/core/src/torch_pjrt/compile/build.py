@@ -139,7 +139,7 @@ def _checked(result: Any, face: Face, node: Node, lowering: Lowering) -> Array:
 
 def _weak(x: Array) -> Array:
     """A 0-d array that promotes as a Python number does."""
-    return lax._convert_element_type(x, weak_type=True)  # noqa: SLF001
+    return lax.convert_element_type(x, float if x.dtype.kind == "f" else int)
 
 
 def _key(ints: Array | None, node: Node) -> Array:

@@ -143,6 +143,8 @@ class Host:
             try:
                 result = self._manager.subset_hook_caller(hook, others)(**arguments)
             except Exception as error:
+                if name == core_plugin.PLUGIN:
+                    raise  # nothing works without the core: its own bug must show itself
                 self._disable(name, error)
             else:
                 answers += [(name, answer) for answer in result]

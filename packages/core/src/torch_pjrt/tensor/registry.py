@@ -91,7 +91,7 @@ def recordable(table: Any) -> Iterator[Any]:
         if torch._C._dispatch_has_kernel_for_dispatch_key(full_name, "CompositeImplicitAutograd"):
             continue
         functional = functional_of(op) if op._schema.is_mutable else op
-        if functional in table or base.startswith("_foreach"):
+        if functional in table:
             yield op
 
 
