@@ -28,6 +28,7 @@ KINDS: tuple[str, ...] = (
     "pointwise.bitwise",
     "pointwise.compare",
     "pointwise.complex",
+    "pointwise.special",
     "pointwise.ternary",
     "pointwise.unary",
     "rearrange",
