@@ -31,6 +31,7 @@ KINDS: tuple[str, ...] = (
     "pointwise.special",
     "pointwise.ternary",
     "pointwise.unary",
+    "pool",
     "rearrange",
     "reduction",
     "scan",
