@@ -21,7 +21,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from tqdm import tqdm
 
 LENGTH = 128  # bytes that the model sees at once
-BATCH = 16
+BATCH = 8
 PROMPT = "class Model:\n    def __init__(self"
 
 
@@ -50,16 +50,15 @@ class Block(nn.Module):
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
         self.attention = Attention(width, heads, dropout)
-        self.mlp = nn.Sequential(
-            nn.Linear(width, 4 * width), nn.GELU(approximate="tanh"), nn.Linear(4 * width, width)
-        )
+        self.up = nn.Linear(width, 4 * width)
+        self.down = nn.Linear(4 * width, width)
         self.norm_attention = nn.LayerNorm(width)
         self.norm_mlp = nn.LayerNorm(width)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.dropout(self.attention(self.norm_attention(x)))
-        return x + self.dropout(self.mlp(self.norm_mlp(x)))
+        return x + self.dropout(self.down(F.gelu(self.up(self.norm_mlp(x)))))
 
 
 class GPT(nn.Module):
@@ -72,8 +71,11 @@ class GPT(nn.Module):
         self.blocks = nn.ModuleList(Block(width, heads, dropout) for _ in range(layers))
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, vocabulary, bias=False)
-        for table in (self.tokens, self.positions):
-            nn.init.normal_(table.weight, std=0.02)
+        for name, parameter in self.named_parameters():
+            if name.endswith(("bias", "output.weight", "down.weight")):
+                nn.init.zeros_(parameter)  # so that at first a block passes on what it gets
+            elif parameter.dim() == 2:
+                nn.init.normal_(parameter, std=parameter.shape[1] ** -0.5)
 
     def forward(self, tokens: Tensor) -> Tensor:
         position = torch.arange(tokens.shape[1], device=tokens.device)
@@ -91,10 +93,12 @@ def build_model(dropout: float = 0.0) -> GPT:
 def read_text() -> tuple[Tensor, Tensor]:
     """The standard library's modules as bytes: most to train on, one in twenty to validate."""
     files = sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py"))
-    training = b"".join(file.read_bytes() for i, file in enumerate(files) if i % 20)
-    validation = b"".join(file.read_bytes() for file in files[::20])
-    as_tensor = lambda text: torch.frombuffer(bytearray(text), dtype=torch.uint8)  # noqa: E731
-    return as_tensor(training), as_tensor(validation)
+
+    def read(some: list[Path]) -> Tensor:
+        text = b"".join(file.read_bytes() for file in some)
+        return torch.frombuffer(bytearray(text), dtype=torch.uint8)
+
+    return read([file for i, file in enumerate(files) if i % 20]), read(files[::20])
 
 
 def make_batches(text: Tensor, seed: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
@@ -117,7 +121,7 @@ def train(
     batches: Iterator[tuple[Tensor, Tensor]],
     steps: int,
     device: str,
-    learning_rate: float = 2e-3,
+    learning_rate: float = 4e-3,
 ) -> Iterator[Tensor]:
     """Take a step for each loss that is asked for. Losses stay on the device until read."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=0.1)
@@ -149,10 +153,7 @@ def validate(model: nn.Module, text: Tensor, device: str, batches: int = 8) -> f
 def sample(
     model: nn.Module, prompt: str, n_bytes: int, device: str, temperature: float = 0.6
 ) -> str:
-    """`prompt` and what the model writes after it.
-
-    The window always has the same length and rolls on by a byte.
-    """
+    """`prompt` and what the model writes after it: a window of fixed length rolls on by a byte."""
     model.eval()
     written = list(prompt.encode())
     window = torch.tensor([list(prompt.encode().rjust(LENGTH, b"\n"))], device=device)
@@ -173,14 +174,14 @@ def programs_compiled(device: str) -> int | str:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Train a small GPT on Python's standard library.")
     parser.add_argument("--device", default="pjrt")
-    parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--steps", type=int, default=1500)
     arguments = parser.parse_args()
     device, steps = arguments.device, arguments.steps
 
     training, validation = read_text()
     model = build_model().to(device)
     n_parameters = sum(parameter.numel() for parameter in model.parameters())
-    print(f"{n_parameters / 1e6:.1f}M parameters, {len(training) / 1e6:.1f} MB of text, on {device}")
+    print(f"{n_parameters / 1e6:.1f}M parameters, {len(training) / 1e6:.1f} MB text, on {device}")
 
     start = time.perf_counter()
     with tqdm(total=steps, desc="training", unit="step") as progress:
