@@ -15,7 +15,7 @@ import torch
 from jax import lax
 
 from torch_pjrt import dtypes
-from torch_pjrt.lowering.promote import Array, as_dtype
+from torch_pjrt.lowering.promote import Array, Number, as_dtype
 from torch_pjrt.lowering.table import LoweringTable
 
 aten = torch.ops.aten
@@ -29,7 +29,7 @@ def cast(x: Any, dtype: np.dtype) -> Array:
     narrow integer by way of int32, so that -1.0 is 255 in uint8 (XLA's own conversion saturates).
     A complex number is True where either part is not 0, and else loses its imaginary part.
     """
-    if not isinstance(x, (jax.Array, jax.core.Tracer)):
+    if not isinstance(x, jax.Array):  # tracers are, too
         return as_dtype(_number(x, dtype), dtype)
     if x.dtype.kind == "c" and dtype.kind != "c":
         x = lax.ne(x, np.zeros((), x.dtype)) if dtype.kind == "b" else lax.real(x)
@@ -49,12 +49,12 @@ def broadcast_to(x: Array, shape: Sequence[int]) -> Array:
     return lax.broadcast_in_dim(lax.reshape(x, [x.shape[i] for i in kept]), shape, dims)
 
 
-def _number(x: Any, dtype: np.dtype) -> bool | int | float | complex:
-    if isinstance(x, complex) and dtype.kind != "c":
-        x = x != 0 if dtype.kind == "b" else x.real
-    if dtype.kind in "iu":
-        return int(np.asarray(int(x)).astype(dtype))
-    return bool(x) if dtype.kind == "b" else x
+def _number(x: Any, dtype: np.dtype) -> Number:
+    if dtype.kind == "b":
+        return bool(x)
+    if dtype.kind != "c":
+        x = x.real
+    return int(np.asarray(int(x)).astype(dtype)) if dtype.kind in "iu" else x
 
 
 @table.lowers(aten._to_copy.default)

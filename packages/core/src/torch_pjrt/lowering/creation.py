@@ -119,9 +119,7 @@ def arange_start(start: float, end: float, *, dtype: Dtype = None) -> Array:
 
 
 @table.lowers(aten.arange.start_step, static=["start", "end", "step"])
-def arange_start_step(
-    start: float, end: float, step: float = 1, *, dtype: Dtype = None
-) -> Array:
+def arange_start_step(start: float, end: float, step: float = 1, *, dtype: Dtype = None) -> Array:
     """`start + step * i` below `end`. An integer dtype truncates `start` and `step` beforehand.
 
     How many there are follows from the untruncated numbers, except in int64.
@@ -138,7 +136,9 @@ def arange_start_step(
     result = dtypes.to_jax(dtype)
     if result.kind in "iu":
         start, step = int(start), int(step)
-    place = cast(lax.iota(np.dtype(np.int64 if count > 2**31 else np.int32), max(count, 0)), opmath(result))
+    place = cast(
+        lax.iota(np.dtype(np.int64 if count > 2**31 else np.int32), max(count, 0)), opmath(result)
+    )
     values = place if step == 1 else lax.mul(place, cast(step, place.dtype))
     return cast(values if start == 0 else lax.add(values, cast(start, place.dtype)), result)
 

@@ -186,9 +186,7 @@ def min_dim(x: Array, dim: int, keepdim: bool = False) -> tuple[Array, Array]:
     return _extreme(x, dim, keepdim, lax.lt, _highest(x.dtype))
 
 
-def _position(
-    find: Callable[..., Array], x: Array, dim: int | None, keepdim: bool
-) -> Array:
+def _position(find: Callable[..., Array], x: Array, dim: int | None, keepdim: bool) -> Array:
     folded = axes(x, () if dim is None else dim)
     shape = x.shape
     if dim is None:
@@ -243,9 +241,7 @@ def count_nonzero(x: Array, dim: Dims = None) -> Array:
     return sum(cast(x, BOOL), dim)
 
 
-def _moments(
-    x: Array, dim: Dims, correction: float | None, keepdim: bool
-) -> tuple[Array, Array]:
+def _moments(x: Array, dim: Dims, correction: float | None, keepdim: bool) -> tuple[Array, Array]:
     """The variance and the mean, not yet rounded.
 
     Squared distances from the mean, summed, over `count - correction` (1 unless given). Not

@@ -23,9 +23,7 @@ table = LoweringTable("scan")
 INT64 = np.dtype(np.int64)
 
 
-def _scanned(
-    scan: Callable[..., Array], x: Array, dim: int, dtype: torch.dtype | None
-) -> Array:
+def _scanned(scan: Callable[..., Array], x: Array, dim: int, dtype: torch.dtype | None) -> Array:
     result = x.dtype
     if dtype is not None:
         result = dtypes.to_jax(dtype)

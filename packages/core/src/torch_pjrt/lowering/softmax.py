@@ -1,7 +1,7 @@
 """Lowerings of softmax and log-softmax, and of their derivatives.
 
-Half inputs are computed in float32 and rounded once. `half_to_float` and `input_dtype` tell that the
-result stays in float32, or that the gradient of such a result comes back for a half input.
+Half inputs are computed in float32 and rounded once. `half_to_float` and `input_dtype` tell that
+the result stays in float32, or that the gradient of such a result comes back for a half input.
 """
 
 from __future__ import annotations

@@ -18,7 +18,9 @@ def _has_shape(actual: torch.Tensor, expected: torch.Tensor) -> None:
 
 
 def _empty(op: object, *args: object, **kwargs: object) -> Sample:
-    return Sample(op, args, kwargs, why="values of an empty tensor are anything", compare=_has_shape)
+    return Sample(
+        op, args, kwargs, why="values of an empty tensor are anything", compare=_has_shape
+    )
 
 
 SAMPLES: list[Sample] = [

@@ -11,13 +11,21 @@ from check import Sample, sample
 aten = torch.ops.aten
 generator = torch.Generator().manual_seed(0)
 
-X = torch.cat([torch.linspace(-6, 6, 25), torch.tensor([0.0, -0.0, 3.0, -3.0, 30.0, -30.0, 0.5, -0.5])])
+X = torch.cat(
+    [torch.linspace(-6, 6, 25), torch.tensor([0.0, -0.0, 3.0, -3.0, 30.0, -30.0, 0.5, -0.5])]
+)
 GRAD = torch.randn(X.shape, generator=generator)
 SPECIAL = torch.tensor([math.nan, math.inf, -math.inf])
 ZERO_DIM, EMPTY = torch.tensor(0.7), torch.zeros(0, 2)
 INTS = torch.tensor([-3, 0, 4])
 INPUTS = [X, X.double(), X.bfloat16(), X.half(), ZERO_DIM, EMPTY]
-PAIRS = [(GRAD, X), (GRAD.double(), X.double()), (GRAD.bfloat16(), X.bfloat16()), (GRAD.half(), X.half()), (torch.tensor(2.0), ZERO_DIM)]
+PAIRS = [
+    (GRAD, X),
+    (GRAD.double(), X.double()),
+    (GRAD.bfloat16(), X.bfloat16()),
+    (GRAD.half(), X.half()),
+    (torch.tensor(2.0), ZERO_DIM),
+]
 
 FORWARD: list[tuple[object, tuple[object, ...]]] = [
     (aten.silu.default, ()),
@@ -36,7 +44,7 @@ FORWARD: list[tuple[object, tuple[object, ...]]] = [
     (aten.mish.default, ()),
     (aten.hardshrink.default, ()),
     (aten.softshrink.default, (0.8,)),
-]  # fmt: skip
+]
 
 BACKWARD: list[tuple[object, tuple[object, ...]]] = [
     (aten.silu_backward.default, ()),
@@ -66,20 +74,66 @@ SAMPLES: list[Sample] = [
     *(sample(op, grad, x, *rest) for op, rest in BACKWARD for grad, x in PAIRS),
     *(sample(aten.gelu.default, x, approximate=how) for x in INPUTS for how in ("none", "tanh")),
     sample(aten.gelu.default, X),
-    *(sample(aten.gelu_backward.default, grad, x, approximate=how) for grad, x in PAIRS for how in ("none", "tanh")),
+    *(
+        sample(aten.gelu_backward.default, grad, x, approximate=how)
+        for grad, x in PAIRS
+        for how in ("none", "tanh")
+    ),
     sample(aten.threshold.default, INTS, 1, 7),
     sample(aten.hardtanh.default, INTS, -2, 2),
-    *(sample(op, grad, x) for op in (aten.sigmoid_backward.default, aten.tanh_backward.default) for grad, x in OUTPUTS),
-    *(sample(op, COMPLEX, COMPLEX.flip(0)) for op in (aten.sigmoid_backward.default, aten.tanh_backward.default)),
-    *(sample(aten.elu_backward.default, grad, 1.5, 1.1, 0.9, is_result, x) for grad, x in PAIRS for is_result in (False, True)),
+    *(
+        sample(op, grad, x)
+        for op in (aten.sigmoid_backward.default, aten.tanh_backward.default)
+        for grad, x in OUTPUTS
+    ),
+    *(
+        sample(op, COMPLEX, COMPLEX.flip(0))
+        for op in (aten.sigmoid_backward.default, aten.tanh_backward.default)
+    ),
+    *(
+        sample(aten.elu_backward.default, grad, 1.5, 1.1, 0.9, is_result, x)
+        for grad, x in PAIRS
+        for is_result in (False, True)
+    ),
     sample(aten.leaky_relu_backward.default, GRAD, X, 0.1, True),
-    *(sample(aten._prelu_kernel.default, MATRIX, w) for w in (torch.tensor(0.3), torch.tensor([0.1, 0.2, 0.3, 0.4]).reshape(1, 4, 1))),
-    *(sample(aten._prelu_kernel_backward.default, GRAD[:32].reshape(2, 4, 4), MATRIX, w)
-      for w in (torch.full((1, 1, 1), 0.3), torch.tensor([0.1, 0.2, 0.3, 0.4]).reshape(1, 4, 1))),
-    *(sample(aten.glu.default, MATRIX.to(dtype), dim) for dim in (-1, 0, 1) for dtype in (torch.float32, torch.bfloat16)),
-    *(sample(aten.glu_backward.default, torch.ones_like(MATRIX).chunk(2, dim)[0], MATRIX, dim) for dim in (-1, 1)),
-    *(sample(aten.rrelu_with_noise_backward.default, GRAD, X, torch.full_like(X, 0.2), 0.1, 0.3, training, False) for training in (False, True)),
-    *(Sample(aten.log_sigmoid_forward.default, (x,), compare=_same_output, why="CPU's buffer has a layout of its own")
-      for x in [*INPUTS, SPECIAL]),
+    *(
+        sample(aten._prelu_kernel.default, MATRIX, w)
+        for w in (torch.tensor(0.3), torch.tensor([0.1, 0.2, 0.3, 0.4]).reshape(1, 4, 1))
+    ),
+    *(
+        sample(aten._prelu_kernel_backward.default, GRAD[:32].reshape(2, 4, 4), MATRIX, w)
+        for w in (torch.full((1, 1, 1), 0.3), torch.tensor([0.1, 0.2, 0.3, 0.4]).reshape(1, 4, 1))
+    ),
+    *(
+        sample(aten.glu.default, MATRIX.to(dtype), dim)
+        for dim in (-1, 0, 1)
+        for dtype in (torch.float32, torch.bfloat16)
+    ),
+    *(
+        sample(aten.glu_backward.default, torch.ones_like(MATRIX).chunk(2, dim)[0], MATRIX, dim)
+        for dim in (-1, 1)
+    ),
+    *(
+        sample(
+            aten.rrelu_with_noise_backward.default,
+            GRAD,
+            X,
+            torch.full_like(X, 0.2),
+            0.1,
+            0.3,
+            training,
+            False,
+        )
+        for training in (False, True)
+    ),
+    *(
+        Sample(
+            aten.log_sigmoid_forward.default,
+            (x,),
+            compare=_same_output,
+            why="CPU's buffer has a layout of its own",
+        )
+        for x in [*INPUTS, SPECIAL]
+    ),
     *(sample(aten.log_sigmoid_backward.default, grad, x, torch.exp(-x.abs())) for grad, x in PAIRS),
-]  # fmt: skip
+]

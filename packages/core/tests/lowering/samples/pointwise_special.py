@@ -60,10 +60,17 @@ SAMPLES: list[Sample] = [
     *(sample(op, a, x) for op in BINARY for a, x in _dtypes(POSITIVE, LARGER)[:2]),
     sample(aten.igamma.default, POSITIVE, torch.tensor([[0.0], [2.0]])),
     *(sample(aten.special_zeta.default, x, q) for x, q in _dtypes(LARGER, POSITIVE)[:2]),
+    sample(aten.special_zeta.default, torch.tensor([[1.0], [0.5], [2.0], [2.5], [3.0]]), ANY),
+    sample(aten.polygamma.default, 2, torch.tensor([-4.3, -0.5, 0.5])),
+    sample(aten.polygamma.default, 1, torch.tensor(-1.5)),
     sample(aten.special_zeta.other_scalar, LARGER, 2),
     sample(aten.special_zeta.self_scalar, 2.5, POSITIVE),
     *(sample(aten.polygamma.default, n, x) for n in (0, 1, 2, 4) for (x,) in _dtypes(POSITIVE)),
     sample(aten.polygamma.default, 1, INTS),
     *(sample(aten.logit.default, x, 0.1) for (x,) in _dtypes(UNIT)),
-    *(sample(aten.logit_backward.default, g, x, eps) for g, x in _dtypes(ANY[:6], UNIT) for eps in (None, 0.1)),
-]  # fmt: skip
+    *(
+        sample(aten.logit_backward.default, g, x, eps)
+        for g, x in _dtypes(ANY[:6], UNIT)
+        for eps in (None, 0.1)
+    ),
+]

@@ -18,18 +18,40 @@ INPUTS = [X, X.double(), X.bfloat16(), X.half(), INTS, INTS.int(), INTS.to(torch
 EMPTY = torch.zeros(0, 3)
 
 SAMPLES: list[Sample] = [
-    *(sample(op, x, dim) for op in (aten.cumsum.default, aten.cumprod.default) for x in INPUTS for dim in (0, -1)),
-    *(sample(op, x, 0) for op in (aten.cumsum.default, aten.cumprod.default) for x in (EMPTY, torch.tensor(3))),
+    *(
+        sample(op, x, dim)
+        for op in (aten.cumsum.default, aten.cumprod.default)
+        for x in INPUTS
+        for dim in (0, -1)
+    ),
+    *(
+        sample(op, x, 0)
+        for op in (aten.cumsum.default, aten.cumprod.default)
+        for x in (EMPTY, torch.tensor(3))
+    ),
     sample(aten.cumsum.default, torch.tensor([1 + 2j, 3 - 1j]), 0),
     sample(aten.cumsum.default, X, 1, dtype=torch.float64),
     sample(aten.cumsum.default, INTS, 1, dtype=torch.float32),
     sample(aten.cumsum.default, INTS, 1, dtype=torch.int32),
     sample(aten.cumprod.default, INTS, 1, dtype=torch.float32),
     sample(aten.cumsum.default, torch.ones(3000, dtype=torch.bfloat16), 0),
-    *(sample(op, x, dim) for op in (aten.cummax.default, aten.cummin.default) for x in [*INPUTS, TIES, -TIES] for dim in (0, -1)),
-    *(sample(op, x, 0) for op in (aten.cummax.default, aten.cummin.default) for x in (EMPTY, torch.tensor(3.0))),
-    *(sample(aten.logcumsumexp.default, x, dim) for x in (X, X.double(), X.bfloat16()) for dim in (0, -1)),
+    *(
+        sample(op, x, dim)
+        for op in (aten.cummax.default, aten.cummin.default)
+        for x in [*INPUTS, TIES, -TIES]
+        for dim in (0, -1)
+    ),
+    *(
+        sample(op, x, 0)
+        for op in (aten.cummax.default, aten.cummin.default)
+        for x in (EMPTY, torch.tensor(3.0))
+    ),
+    *(
+        sample(aten.logcumsumexp.default, x, dim)
+        for x in (X, X.double(), X.bfloat16())
+        for dim in (0, -1)
+    ),
     sample(aten.logcumsumexp.default, torch.tensor([-math.inf, -math.inf, 0.0, 1e4]), 0),
     sample(aten.logcumsumexp.default, torch.tensor(1.0), 0),
     sample(aten._logcumsumexp.default, X, 1),
-]  # fmt: skip
+]

@@ -92,9 +92,7 @@ def silu(x: Array) -> Array:
 @_lowers(aten.silu_backward.default, tensors=2)
 def silu_backward(grad: Array, x: Array) -> Array:
     one, sigmoid = constant(1, x), lax.logistic(x)
-    return lax.mul(
-        grad, lax.mul(sigmoid, lax.add(one, lax.mul(x, lax.sub(one, sigmoid))))
-    )
+    return lax.mul(grad, lax.mul(sigmoid, lax.add(one, lax.mul(x, lax.sub(one, sigmoid)))))
 
 
 def _conj(x: Array) -> Array:
@@ -130,9 +128,7 @@ def hardtanh(x: Array, min_val: Any = -1, max_val: Any = 1) -> Array:
 
 @_lowers(aten.hardtanh_backward.default, tensors=2)
 def hardtanh_backward(grad: Array, x: Array, min_val: Any, max_val: Any) -> Array:
-    outside = lax.bitwise_or(
-        lax.le(x, cast(min_val, x.dtype)), lax.ge(x, cast(max_val, x.dtype))
-    )
+    outside = lax.bitwise_or(lax.le(x, cast(min_val, x.dtype)), lax.ge(x, cast(max_val, x.dtype)))
     return select(outside, constant(0, grad), grad)
 
 
@@ -142,13 +138,9 @@ def leaky_relu(x: Array, negative_slope: Any = 0.01) -> Array:
 
 
 @_lowers(aten.leaky_relu_backward.default, tensors=2)
-def leaky_relu_backward(
-    grad: Array, x: Array, negative_slope: Any, self_is_result: bool
-) -> Array:
+def leaky_relu_backward(grad: Array, x: Array, negative_slope: Any, self_is_result: bool) -> Array:
     """The sign of the result is the sign of the input, so either may be given."""
-    return select(
-        lax.gt(x, constant(0, x)), grad, lax.mul(grad, cast(negative_slope, x.dtype))
-    )
+    return select(lax.gt(x, constant(0, x)), grad, lax.mul(grad, cast(negative_slope, x.dtype)))
 
 
 @_lowers(aten._prelu_kernel.default, tensors=2)
@@ -329,7 +321,13 @@ def glu_backward(grad: Array, x: Array, dim: int) -> Array:
 
 @table.lowers(aten.rrelu_with_noise_backward.default)
 def rrelu_with_noise_backward(
-    grad: Array, x: Array, noise: Array, lower: Any, upper: Any, training: bool, self_is_result: bool
+    grad: Array,
+    x: Array,
+    noise: Array,
+    lower: Any,
+    upper: Any,
+    training: bool,
+    self_is_result: bool,
 ) -> Array:
     """In training the noise is the slope that each element had; else the slope is the mean one."""
     (g, wide, slope), dtype = wide_operands([grad, x, noise])

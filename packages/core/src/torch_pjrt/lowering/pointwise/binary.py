@@ -6,7 +6,6 @@ import math
 from typing import Any
 
 import jax.numpy as jnp
-import numpy as np
 import torch
 from jax import lax
 
@@ -23,7 +22,7 @@ from torch_pjrt.lowering.pointwise.rows import (
     wide_operands,
     wide_row,
 )
-from torch_pjrt.lowering.pointwise.unary import is_exact, isnan, signbit, trunc
+from torch_pjrt.lowering.pointwise.unary import is_exact, isnan, round_half_even, signbit, trunc
 from torch_pjrt.lowering.promote import Array, Promote, is_number
 from torch_pjrt.lowering.table import LoweringTable
 
@@ -118,9 +117,7 @@ def _floor_quotient(x: Array, y: Array) -> Array:
     rest, exact, one = lax.rem(x, y), lax.div(x, y), constant(1, x)
     quotient = lax.div(lax.sub(x, rest), y)
     below = lax.bitwise_and(lax.ne(rest, zero), lax.ne(lax.lt(rest, zero), lax.lt(y, zero)))
-    quotient = lax.round(
-        select(below, lax.sub(quotient, one), quotient), lax.RoundingMethod.TO_NEAREST_EVEN
-    )
+    quotient = round_half_even(select(below, lax.sub(quotient, one), quotient))
     signed_zero = _copysign(lax.full_like(quotient, 0), exact)
     quotient = select(lax.eq(quotient, zero), signed_zero, quotient)
     return select(lax.eq(y, zero), exact, quotient)
@@ -169,6 +166,11 @@ def _log_of_sum(base: float) -> Compute:
 
     def compute(x: Array, y: Array) -> Array:
         unit = constant(math.log(base), x)
+        if x.dtype.kind == "c":
+            ahead = lax.ge(lax.real(x), lax.real(y))
+            larger, smaller = select(ahead, x, y), select(ahead, y, x)
+            power = lax.exp(lax.mul(lax.sub(smaller, larger), unit))
+            return lax.add(larger, lax.div(lax.log1p(power), unit))
         larger, distance = lax.max(x, y), lax.neg(lax.abs(lax.sub(x, y)))
         rest = lax.div(lax.log1p(lax.exp(lax.mul(distance, unit))), unit)
         # Two equal infinities have no distance.
@@ -292,14 +294,15 @@ def pow_scalar(x: Any, exponent: Array) -> Array:
 
 @table.lowers(aten.pow.Tensor_Scalar, static=["exponent"])
 def pow_tensor_scalar(x: Array, exponent: complex) -> Array:
-    """`x ** exponent`: by products, roots and reciprocals where the exponent is one of the usual."""
+    """`x ** exponent`: by products, roots and reciprocals where the exponent is a usual one."""
     (base, power), dtype = wide_operands([x, exponent])
     if exponent in (0, 1, 2, 3):
         return rounded(lax.integer_pow(base, int(exponent.real)), dtype)
     if is_exact(base):
         return lax.integer_pow(base, int(exponent.real))
     if exponent in (-1, -2):
-        return rounded(lax.div(constant(1, base), lax.integer_pow(base, -int(exponent.real))), dtype)
+        product = lax.integer_pow(base, -int(exponent.real))
+        return rounded(lax.div(constant(1, base), product), dtype)
     if exponent == 0.5:
         return rounded(lax.sqrt(base), dtype)
     if exponent == -0.5:

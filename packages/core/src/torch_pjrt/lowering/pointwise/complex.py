@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import torch
 from jax import lax
 
-from torch_pjrt.lowering.pointwise.rows import constant, filled, operands, select
+from torch_pjrt.lowering.pointwise.rows import constant, filled, operands, row, select
 from torch_pjrt.lowering.pointwise.unary import isnan
 from torch_pjrt.lowering.promote import Array, Promote
 from torch_pjrt.lowering.table import LoweringTable
@@ -22,9 +21,6 @@ table = LoweringTable("pointwise.complex")
 
 @table.lowers(aten.complex.default)
 def complex(real: Array, imag: Array) -> Array:
-    """There is no complex number of halves: those become complex64."""
-    if real.dtype == np.float16:
-        real, imag = (lax.convert_element_type(x, np.dtype(np.float32)) for x in (real, imag))
     return lax.complex(*filled([real, imag]))
 
 
@@ -49,12 +45,13 @@ def conj_physical(x: Array) -> Array:
     return lax.conj(x) if x.dtype.kind == "c" else x
 
 
-table.add(aten._neg_view_copy.default, lambda x: lax.neg(x))
+table.add(aten._neg_view_copy.default, row(lax.neg))
 
 
 @table.lowers(aten.view_as_real_copy.default)
 def view_as_real_copy(x: Array) -> Array:
-    return lax.concatenate([lax.expand_dims(part, (x.ndim,)) for part in (lax.real(x), lax.imag(x))], x.ndim)
+    parts = [lax.expand_dims(part, (x.ndim,)) for part in (lax.real(x), lax.imag(x))]
+    return lax.concatenate(parts, x.ndim)
 
 
 @table.lowers(aten.view_as_complex_copy.default)

@@ -100,4 +100,4 @@ def wide_row(compute: Compute, kind: Promote = Promote.DEFAULT) -> Rule:
 
 def is_literally(x: Any, value: float) -> bool:
     """Whether `x` is a Python number equal to `value`, and so known while tracing."""
-    return not isinstance(x, (jax.Array, jax.core.Tracer)) and x == value
+    return not isinstance(x, jax.Array) and x == value

@@ -64,6 +64,36 @@ def _spherical_bessel_j0(x: Array) -> Array:
     return select(infinite, constant(0, x), select(near, series, away))
 
 
+def zeta(x: Array, q: Array) -> Array:
+    """The sum of (q + k)**-x over k from 0 up.
+
+    `lax.zeta` is for positive `q`: the terms below are added one by one. As in PyTorch, it is
+    infinite for x = 1 and at the poles, and nan for x < 1 and where a term would be complex.
+    """
+    x, q = filled([x, q])
+    zero, one = constant(0, x), constant(1, x)
+    below = lax.le(q, zero)
+    pole = lax.bitwise_and(below, lax.eq(q, lax.floor(q)))
+    start = lax.select(pole, lax.full_like(q, 1), q)
+
+    def unfinished(state: tuple[Array, Array]) -> Array:
+        return lax.reduce_or(lax.lt(state[0], zero), tuple(range(q.ndim)))
+
+    def step(state: tuple[Array, Array]) -> tuple[Array, Array]:
+        base, total = state
+        low = lax.lt(base, zero)
+        term = lax.pow(base, lax.neg(x))
+        return select(low, lax.add(base, one), base), select(low, lax.add(total, term), total)
+
+    base, total = lax.while_loop(unfinished, step, (start, lax.full_like(q, 0)))
+    result = lax.add(total, lax.zeta(x, base))
+    complex_term = lax.bitwise_and(below, lax.ne(x, lax.floor(x)))
+    result = select(complex_term, constant(math.nan, x), result)
+    result = select(pole, constant(math.inf, x), result)
+    result = select(lax.lt(x, one), constant(math.nan, x), result)
+    return select(lax.eq(x, one), constant(math.inf, x), result)
+
+
 def _of_two(compute: Compute) -> Compute:
     return lambda x, y: compute(*filled([x, y]))
 
@@ -87,9 +117,9 @@ SPECIAL = [
     (aten.special_modified_bessel_i1.default,   _grown(lax.bessel_i1e)),
     (aten.special_ndtri.default,                jax.scipy.special.ndtri),
     (aten.special_spherical_bessel_j0.default,  _spherical_bessel_j0),
-    (aten.special_zeta.default,                 _of_two(lax.zeta)),
-    (aten.special_zeta.other_scalar,            _of_two(lax.zeta)),
-    (aten.special_zeta.self_scalar,             _of_two(lax.zeta)),
+    (aten.special_zeta.default,                 zeta),
+    (aten.special_zeta.other_scalar,            zeta),
+    (aten.special_zeta.self_scalar,             zeta),
 ]  # fmt: skip
 
 for op, compute in SPECIAL:
@@ -103,7 +133,7 @@ def polygamma(n: int, x: Array) -> Array:
     if n == 0:
         return rounded(digamma(wide), dtype)
     factor = constant((-1) ** (n + 1) * math.factorial(n), wide)
-    return rounded(lax.mul(factor, lax.zeta(lax.full_like(wide, n + 1), wide)), dtype)
+    return rounded(lax.mul(factor, zeta(lax.full_like(wide, n + 1), wide)), dtype)
 
 
 def _within(x: Array, eps: Any) -> tuple[Array, Array]:

@@ -63,7 +63,7 @@ def lerp(x: Array, end: Array, weight: Any) -> Array:
     def from_end() -> Array:
         return lax.sub(b, lax.mul(distance, lax.sub(constant(1, w), w)))
 
-    if not isinstance(weight, (jax.Array, jax.core.Tracer)):
+    if not isinstance(weight, jax.Array):
         return rounded(from_start() if abs(weight) < 0.5 else from_end(), dtype)
     size = lax.abs(w)
     near_start = lax.lt(size, constant(0.5, size))

@@ -49,6 +49,10 @@ def trunc(x: Array) -> Array:
     return lax.select(lax.lt(x, constant(0, x)), lax.ceil(x), lax.floor(x))
 
 
+def round_half_even(x: Array) -> Array:
+    return lax.round(x, lax.RoundingMethod.TO_NEAREST_EVEN)
+
+
 def isnan(x: Array) -> Array:
     return lax.ne(x, x)
 
@@ -123,7 +127,7 @@ EXACT_TOO = [
     (aten.ceil.default,      _same_if_exact(lax.ceil)),
     (aten.floor.default,     _same_if_exact(lax.floor)),
     (aten.neg.default,       lax.neg),
-    (aten.round.default,     _same_if_exact(lambda x: lax.round(x, lax.RoundingMethod.TO_NEAREST_EVEN))),
+    (aten.round.default,     _same_if_exact(round_half_even)),
     (aten.sgn.default,       _sgn),
     (aten.sign.default,      _same_if_bool(_sign)),
     (aten.trunc.default,     _same_if_exact(trunc)),
@@ -185,7 +189,7 @@ def round_decimals(x: Array, *, decimals: int) -> Array:
     (wide,), dtype = wide_operands([x])
     scale = constant(10.0 ** abs(decimals), wide)
     up, down = (lax.mul, lax.div) if decimals >= 0 else (lax.div, lax.mul)
-    nearest = lax.round(up(wide, scale), lax.RoundingMethod.TO_NEAREST_EVEN)
+    nearest = round_half_even(up(wide, scale))
     return rounded(down(nearest, scale), dtype)
 
 
