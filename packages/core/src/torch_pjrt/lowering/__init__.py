@@ -32,6 +32,7 @@ KINDS: tuple[str, ...] = (
     "pointwise.ternary",
     "pointwise.unary",
     "pool",
+    "prims",
     "rearrange",
     "reduction",
     "scan",
