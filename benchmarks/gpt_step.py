@@ -101,9 +101,7 @@ def iter_forever(batches: list[np.ndarray]) -> Any:
 
 def run_contestant(name: str, data: Path) -> None:
     """Answer each number of steps on the input by their losses and seconds, as a line of JSON."""
-    with np.load(data / "weights.npz") as file:
-        weights = dict(file)
-    batches = list(np.load(data / "batches.npy"))
+    weights, batches = read_data(data)
     if name == "jax":
         step = jax_step(weights, batches)
     else:
@@ -175,6 +173,13 @@ def write_data(data: Path) -> None:
     np.save(data / "batches.npy", torch.stack(windows).int().numpy())
 
 
+def read_data(data: Path) -> tuple[dict[str, np.ndarray], list[np.ndarray]]:
+    """What `write_data` wrote: the weights by name, and the batches."""
+    with np.load(data / "weights.npz") as file:
+        weights = dict(file)
+    return weights, list(np.load(data / "batches.npy"))
+
+
 def measure(names: list[str], rounds: int, steps: int, data: Path) -> list[Contestant]:
     contestants = []
     for name in names:
@@ -213,8 +218,8 @@ def show(contestants: list[Contestant], skipped: dict[str, str]) -> None:
 
     base = contestants[0]
     table = Table(title=title())
-    for heading in ("", "first step, s", "step, ms", f"ratio to {base.name}", "losses differ by"):
-        table.add_column(heading, justify="right" if heading else "left")
+    for heading in ("", "first step, s", "step, ms", f"to {base.name}", "losses differ"):
+        table.add_column(heading, justify="right" if heading else "left", no_wrap=True)
     for c in contestants:
         table.add_row(
             CONTESTANTS[c.name],
@@ -230,8 +235,8 @@ def show(contestants: list[Contestant], skipped: dict[str, str]) -> None:
 
 def title() -> str:
     return (
-        f"A GPT's training step ({LAYERS} layers, width {WIDTH}, {HEADS} heads, batch {BATCH}, "
-        f"length {LENGTH}, vocabulary {VOCABULARY}, AdamW, {os.cpu_count()} cores)"
+        f"A GPT's training step: {LAYERS} layers, width {WIDTH}, {HEADS} heads, batch {BATCH}, "
+        f"length {LENGTH}, vocabulary {VOCABULARY}, AdamW; {os.cpu_count()} cores"
     )
 
 
@@ -263,7 +268,7 @@ def draw(contestants: list[Contestant], path: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(description="The training step of a GPT, four ways.")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--steps", type=int, default=8, help="steps in a round")
     parser.add_argument("--only", nargs="*", choices=CONTESTANTS, default=list(CONTESTANTS))
