@@ -61,7 +61,7 @@ class Program:
         with counters.timed("launch_s"), jax.enable_x64(True):
             results = self.compiled(*arrays, *self.plan.arguments(tape))
         if results:
-            remember(results[0])
+            remember(results)
         counters.programs_run += 1
         counters.operators += self.n_operators
         counters.donated += len(self.donated)
@@ -147,7 +147,8 @@ _entries: dict[Any, Entry] = {}
 
 def program_for(tape: Tape, live: tuple[int, ...], reusable: Mapping[int, int]) -> Program:
     """The program of this tape, from the cache or compiled now."""
-    key = (tuple(tape.code), live, len(tape.inputs), len(tape.draws))
+    faces = tuple([value.face for value in tape.inputs])
+    key = (tuple(tape.code), live, faces, len(tape.draws))
     entry = _entries.get(key)
     if entry is None:
         entry = _entries[key] = Entry(tape)

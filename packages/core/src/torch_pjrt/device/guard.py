@@ -8,7 +8,7 @@ ends. `type_` absorbs that: it keeps the original error, and `_engine_run_backwa
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 import torch
@@ -16,8 +16,9 @@ import torch
 _in_flight: list[BaseException] = []
 
 
-def _harmless() -> None:
-    """Any call of Python code: raises `SystemError` if an exception is in flight in C++."""
+# A call that goes through C: CPython checks its result, and raises `SystemError` if an exception is in
+# flight. A call from Python to Python would not be checked, nor one that the interpreter specializes.
+_harmless = partial(int)
 
 
 class PjrtGuard(torch._C._acc.DeviceGuard):

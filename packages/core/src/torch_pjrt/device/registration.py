@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch.utils import backend_registration
 
+from torch_pjrt.device import accelerator, modules
 from torch_pjrt.device.guard import PjrtGuard, PjrtHooks
 from torch_pjrt.device.module import PjrtModule
 from torch_pjrt.errors import BackendTaken
@@ -29,3 +30,5 @@ def register() -> None:
         device_guard=PjrtGuard(),
     )
     register_first()
+    accelerator.install()
+    modules.install()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from torch_pjrt.device import autocast, guard, printing, serialization, storages
+from torch_pjrt.device import autocast, guard, loaders, printing, serialization, storages
 from torch_pjrt.run.sync import sync
 
 
@@ -19,6 +19,7 @@ def set_up() -> None:
     serialization.install()
     storages.install()
     autocast.install()
+    loaders.install()
     register_optimizer_step_post_hook(_after_step)
 
 

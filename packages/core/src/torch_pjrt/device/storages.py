@@ -15,7 +15,14 @@ import torch
 
 from torch_pjrt.graph.face import contiguous_face
 from torch_pjrt.tensor.aliasing import grow
-from torch_pjrt.tensor.buffer import Buffer, flat_face, sized_storage
+from torch_pjrt.tensor.buffer import (
+    Buffer,
+    ensure_sized,
+    flat_face,
+    give_address,
+    is_pjrt,
+    sized_storage,
+)
 from torch_pjrt.tensor.transfer import from_numpy, host_array, upload
 from torch_pjrt.tensor.view import content, read
 
@@ -30,9 +37,11 @@ def install() -> None:
         ("resize_", resize_),
         ("copy_", copy_),
         ("tolist", lambda storage: to_cpu(storage).tolist()),
+        ("data_ptr", address_of),
         ("__getitem__", lambda storage, index: to_cpu(storage)[index]),
     ):
         _replace(name, replacement)
+    _replace_data_ptr()
 
 
 def buffer_behind(storage: Any) -> Buffer:
@@ -41,6 +50,12 @@ def buffer_behind(storage: Any) -> Buffer:
     if buffer is None:
         buffer = storage.buffer = Buffer(None, contiguous_face((storage.nbytes(),), _bytes))
     return buffer
+
+
+def address_of(storage: Any) -> int:
+    """The address that tells this storage from others; nothing is at it."""
+    buffer = buffer_behind(storage)
+    return give_address(buffer, buffer.face.numel * buffer.face.dtype.itemsize)
 
 
 def clone(storage: Any) -> torch.UntypedStorage:
@@ -105,3 +120,19 @@ def _replace(name: str, replacement: Callable[..., Any]) -> None:
 
     method.knows_pjrt = True  # type: ignore[attr-defined]
     setattr(torch.UntypedStorage, name, method)
+
+
+def _replace_data_ptr() -> None:
+    """An operator's result gets its address when somebody asks for it."""
+    original = torch.Tensor.data_ptr
+    if getattr(original, "knows_pjrt", False):
+        return
+
+    @wraps(original)
+    def data_ptr(self: torch.Tensor) -> int:
+        if is_pjrt(self):
+            ensure_sized(self)
+        return original(self)
+
+    data_ptr.knows_pjrt = True  # type: ignore[attr-defined]
+    torch.Tensor.data_ptr = data_ptr  # type: ignore[method-assign]

@@ -107,9 +107,9 @@ class Window:
 
     @property
     def _cuts(self) -> bool:
-        return self.starts != (0,) * len(self.shape) or self.limits != self.shape or set(
-            self.steps
-        ) > {1}
+        return (
+            any(self.starts) or self.limits != self.shape or any(step != 1 for step in self.steps)
+        )
 
     def _arranged(self, base: Array) -> Array:
         return _reshaped(_transposed(base, self.order), self.shape)

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Sequence
+
 import jax
 
+_last: list[weakref.ref[jax.Array]] = []
 
-_last: list[jax.Array] = []
 
+def remember(results: Sequence[jax.Array]) -> None:
+    """Called with the results of each launch. Holds them weakly: a reference would prevent their donation.
 
-def remember(array: jax.Array) -> None:
-    """Called with a result of each launch: programs run in order, so the last one's end is everybody's."""
-    _last[:] = [array]
+    The first and the last are enough, since a program's results are done together and programs run in order.
+    """
+    _last[:] = [weakref.ref(results[0]), weakref.ref(results[-1])]
 
 
 def wait() -> None:
     """Return when the last program launched has finished; raises what it failed with."""
-    if _last:
-        array = _last.pop()
-        if not array.is_deleted():
+    for reference in _last:
+        array = reference()
+        if array is not None and not array.is_deleted():
             array.block_until_ready()

@@ -83,13 +83,18 @@ def wrap_sized(value: Value | None, face: Face) -> torch.Tensor:
 
 def sized_storage(buffer: Buffer, nbytes: int) -> torch.UntypedStorage:
     """A storage of `nbytes` bytes in front of `buffer`."""
+    storage = _construct_storage(give_address(buffer, nbytes), DEVICE, nbytes)
+    storage.buffer = buffer
+    return storage
+
+
+def give_address(buffer: Buffer, nbytes: int) -> int:
+    """The buffer's address; its own from now on."""
     global _next_address
     if not buffer.address:
         buffer.address = _next_address
         _next_address += (nbytes + 127) & ~63
-    storage = _construct_storage(buffer.address, DEVICE, nbytes)
-    storage.buffer = buffer
-    return storage
+    return buffer.address
 
 
 def ensure_sized(tensor: torch.Tensor) -> Buffer:

@@ -11,14 +11,10 @@ from typing import Any
 
 import torch
 
-from torch_pjrt.graph.face import storage_extent
 from torch_pjrt.observe.counters import counters
-from torch_pjrt.tensor.bind import mapped
 from torch_pjrt.tensor.buffer import is_pjrt, wrap_sized
 from torch_pjrt.tensor.transfer import download, upload
 from torch_pjrt.tensor.view import store
-
-_LARGEST_TRIAL = 1 << 26  # elements
 
 # Reading a value is what these are for: no warning.
 _READERS = frozenset(("aten::equal", "aten::_local_scalar_dense", "aten::is_nonzero"))
@@ -59,32 +55,6 @@ def run_on_cpu(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return x
 
     return to_device(results)
-
-
-def raise_as_on_cpu(
-    op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception
-) -> None:
-    """Raise what the CPU kernel raises for such a call; meta functions word some errors differently.
-
-    The kernel runs on zeros that look like the arguments. If it accepts them, the meta function was wrong:
-    returns, and the call is for the CPU. Arguments too large to make again raise `error` itself.
-    """
-    total = 0
-
-    def zeros(t: torch.Tensor) -> torch.Tensor:
-        nonlocal total
-        extent = storage_extent(t.shape, t.stride())
-        total += extent
-        if total > _LARGEST_TRIAL:
-            raise error
-        return torch.zeros(extent, dtype=t.dtype).as_strided(t.shape, t.stride())
-
-    trial_args = mapped(args, zeros)
-    trial_kwargs = {k: mapped(v, zeros) for k, v in kwargs.items()}
-    if "device" in trial_kwargs:
-        trial_kwargs["device"] = torch.device("cpu")
-    with torch.random.fork_rng(devices=[]):
-        op(*trial_args, **trial_kwargs)
 
 
 def _write_back(

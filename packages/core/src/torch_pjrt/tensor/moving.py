@@ -112,6 +112,18 @@ def equal(self: torch.Tensor, other: torch.Tensor) -> bool:
     return torch.equal(host_view(self), host_view(other))
 
 
+def _efficientzerotensor(
+    size: Sequence[int],
+    *,
+    dtype: torch.dtype | None = None,
+    layout: torch.layout | None = None,
+    device: torch.device | None = None,
+    pin_memory: bool | None = None,
+) -> torch.Tensor:
+    """Plain zeros: XLA removes the arithmetic on them by itself."""
+    return empty(size, dtype=dtype).zero_()
+
+
 def _check_broadcast(self: torch.Tensor, src: torch.Tensor) -> None:
     """Raise PyTorch's error if `src` cannot be broadcast to `self`."""
     torch.empty(self.shape, device="meta").copy_(torch.empty(src.shape, device="meta"))
@@ -125,4 +137,5 @@ KERNELS: dict[Any, Any] = {
     aten._to_copy.default: _to_copy,
     aten._local_scalar_dense.default: _local_scalar_dense,
     aten.equal.default: equal,
+    aten._efficientzerotensor.default: _efficientzerotensor,
 }

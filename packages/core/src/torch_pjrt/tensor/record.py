@@ -19,8 +19,9 @@ from torch_pjrt.run.client import client
 from torch_pjrt.tensor import decompose
 from torch_pjrt.tensor.bind import Call, mapped
 from torch_pjrt.tensor.buffer import look_of, wrap, wrap_sized
-from torch_pjrt.tensor.fallback import raise_as_on_cpu, run_on_cpu
+from torch_pjrt.tensor.fallback import run_on_cpu
 from torch_pjrt.tensor.schema import Plan, plan_of
+from torch_pjrt.tensor.trial import check_small, raise_as_on_cpu
 from torch_pjrt.tensor.view import store
 
 # Call key -> its signature, or None where the call runs on the CPU.
@@ -63,6 +64,7 @@ def learn(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Signatur
     except Exception as error:
         raise_as_on_cpu(plan.op, args, kwargs, error)
         return None
+    check_small(plan.op, args, kwargs)
     outs, dropped = _faces(results)
     lowering = client().lowerings.get(plan.functional)
     if lowering is None and plan.random:

@@ -23,9 +23,15 @@ def register_first() -> None:
     library = torch.library.Library("aten", "IMPL")
     for name in ("empty.memory_format", "empty_strided", "_copy_from"):
         library.impl(name, _first_of(name), _KEY)
+    library.impl("_pin_memory", _pin_memory, "CPU")
     fallback = torch.library.Library("_", "IMPL")
     fallback.fallback(_fallback, _KEY)
     _libraries.extend((library, fallback))
+
+
+def _pin_memory(self: torch.Tensor, device: torch.device | None = None) -> torch.Tensor:
+    """A copy: there is no pinned memory here, but loaders ask for it."""
+    return self.clone()
 
 
 def _first_of(name: str) -> Callable[..., Any]:

@@ -1,0 +1,72 @@
+"""`module.to("pjrt")` keeps its parameters' identity.
+
+PyTorch replaces the parameters of a module that moves to a backend like this one by new ones, where for
+CUDA it only swaps their content: ties between parameters would break, and an optimizer that was made
+before would go on with the old ones. Here the new content is swapped into the old parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import torch
+from torch import nn
+
+
+def install() -> None:
+    """Wrap `nn.Module._apply`; does nothing the second time."""
+    original = nn.Module._apply
+    if getattr(original, "knows_pjrt", False):
+        return
+    depth = 0
+
+    @wraps(original)
+    def _apply(self: nn.Module, fn: Callable[..., Any], recurse: bool = True) -> nn.Module:
+        nonlocal depth
+        before = _parameters(self) if depth == 0 else []
+        depth += 1
+        try:
+            result = original(self, fn, recurse)
+        finally:
+            depth -= 1
+        _keep_identity(before)
+        return result
+
+    _apply.knows_pjrt = True  # type: ignore[attr-defined]
+    nn.Module._apply = _apply  # type: ignore[method-assign]
+
+
+Place = tuple[nn.Module, str, nn.Parameter]
+
+
+def _parameters(root: nn.Module) -> list[Place]:
+    return [
+        (module, name, parameter)
+        for module in root.modules()
+        for name, parameter in module._parameters.items()
+        if parameter is not None
+    ]
+
+
+def _keep_identity(before: list[Place]) -> None:
+    """Put the old parameter object back, with the content of the new one that took its place."""
+    moved: dict[int, nn.Parameter] = {}
+    for module, name, old in before:
+        new = module._parameters[name]
+        if new is None or new is old:
+            continue
+        if id(old) not in moved:
+            if "pjrt" not in (old.device.type, new.device.type):
+                continue
+            moved[id(old)] = _swapped(old, new)
+        module._parameters[name] = moved[id(old)]
+
+
+def _swapped(old: nn.Parameter, new: nn.Parameter) -> nn.Parameter:
+    try:
+        torch.utils.swap_tensors(old, new)
+    except RuntimeError:  # something else refers to its C++ part: a weak reference, a graph
+        return new
+    return old

@@ -1,0 +1,91 @@
+"""PyTorch's own errors, word for word: a refused call is tried on CPU, on made-up values.
+
+Meta functions check less than CPU kernels do, and word some errors differently. So a call that is seen
+for the first time is tried by the CPU kernel on tensors that look like its arguments, and what that
+raises is raised. Larger tensors are tried only where the meta function has refused the call already.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from torch_pjrt.graph.face import storage_extent
+from torch_pjrt.tensor.bind import mapped
+
+_SMALL = 1 << 16  # elements: a trial of a call that the meta function accepts
+_LARGE = 1 << 26  # elements: a trial of a call that it refuses
+
+
+class _TooLarge(Exception):
+    pass
+
+
+def check_small(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Raise what the CPU kernel raises, if the arguments are small."""
+    error = _tried(op, args, kwargs, _SMALL)
+    if error is not None:
+        raise error
+
+
+def raise_as_on_cpu(
+    op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], refusal: Exception
+) -> None:
+    """Raise what the CPU kernel raises for a call that the meta function refused with `refusal`.
+
+    Returns if the CPU kernel accepts it: the meta function was wrong, and the call is for the CPU.
+    Arguments too large to make again raise `refusal` itself.
+    """
+    try:
+        error = _tried(op, args, kwargs, _LARGE)
+    except _TooLarge:
+        raise refusal from None
+    if error is not None:
+        raise error
+
+
+def _tried(
+    op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], largest: int
+) -> Exception | None:
+    """The error of the CPU kernel; None if some made-up values suit it, or if it has no kernel.
+
+    Integers are tried as 0 (a valid index) and as 1 (a valid divisor).
+    """
+    error: Exception | None = None
+    for integer in (0, 1):
+        total = 0
+
+        def filled(t: torch.Tensor, integer: int = integer) -> torch.Tensor:
+            nonlocal total
+            extent = storage_extent(t.shape, t.stride())
+            total += extent
+            if total > largest:
+                raise _TooLarge
+            value = 0.5 if t.is_floating_point() or t.is_complex() else integer
+            flat = torch.full((extent,), value, dtype=t.dtype, device="cpu")
+            return flat.as_strided(t.shape, t.stride())
+
+        try:
+            trial_args = mapped(args, filled)
+            trial_kwargs = {k: mapped(v, filled) for k, v in kwargs.items()}
+            if "device" in trial_kwargs:
+                trial_kwargs["device"] = torch.device("cpu")
+            with torch.random.fork_rng(devices=[]):
+                op(*trial_args, **trial_kwargs)
+        except _TooLarge:
+            if largest == _SMALL:
+                return None
+            raise
+        except Exception as refused:
+            if _is_backend_only(op):
+                return None
+            error = refused.with_traceback(None)
+        else:
+            return None
+    return error
+
+
+def _is_backend_only(op: Any) -> bool:
+    """Operators that exist for backends like this one have no CPU kernel to compare with."""
+    return "overrideable" in op._schema.name
