@@ -33,6 +33,7 @@ KINDS: tuple[str, ...] = (
     "pointwise.unary",
     "pool",
     "prims",
+    "random",
     "rearrange",
     "reduction",
     "scan",

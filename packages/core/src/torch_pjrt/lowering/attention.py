@@ -1,8 +1,8 @@
 """Lowerings of the attention that PyTorch leaves to backends such as this one, and of its backward.
 
 What the two rules share:
-    dims        batch, heads, sequence, width, or the last three; key and value may have fewer heads,
-                and then consecutive query heads share one.
+    dims        batch, heads, sequence, width, or the last three; key and value may have fewer
+                heads, and then consecutive query heads share one.
     attn_bias   is added to the scores: PyTorch has made 0 and -inf of a mask of bools. A query that
                 may look nowhere gets zeros.
     softmax     runs in float32, float64 for float64 inputs.
@@ -31,8 +31,8 @@ Array = jax.Array
 aten = torch.ops.aten
 table = LoweringTable("attention")
 
-# Suffixes of names: B batch, H query heads, N key heads, Q queries, R queries of all heads that share
-# a key head, K keys, W width.
+# Suffixes of names: B batch, H query heads, N key heads, Q queries, R queries of all heads that
+# share a key head, K keys, W width.
 
 
 def _product(x: Array, y: Array, x_dim: int, y_dim: int) -> Array:
@@ -157,7 +157,7 @@ def scaled_dot_product_attention_backward(
     *,
     scale: Any = None,
 ) -> tuple[Array, Array, Array, Array | None]:
-    """All gradients, as PyTorch's meta function says: those that nobody reads are never computed."""
+    """All gradients, as PyTorch's meta function says: XLA drops those that nobody reads."""
     q, k, v, grad, y = (_batched(x) for x in (query, key, value, grad_out, out))
     numerators, total, _ = _exponentials(q, k, attn_bias, is_causal, scale)
     divisor = _divisor(total, attn_bias, dropout_p)

@@ -1,4 +1,4 @@
-"""Lowerings of dropout: a random part of the elements becomes 0, the others grow to make up for it."""
+"""Lowerings of dropout: a random part of the elements becomes 0, the others make up for it."""
 
 from __future__ import annotations
 

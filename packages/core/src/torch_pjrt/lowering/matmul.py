@@ -108,7 +108,7 @@ def baddbmm(self: Array, batch1: Array, batch2: Array, *, beta: Any = 1, alpha: 
 
 @table.lowers(aten.addbmm.default)
 def addbmm(self: Array, batch1: Array, batch2: Array, *, beta: Any = 1, alpha: Any = 1) -> Array:
-    """The products of a batch are added up: both the batch dim and the inner one are summed over."""
+    """The products of a batch are added up: the sum runs over the batch dim and the inner one."""
     product = lax.dot_general(
         batch1,
         batch2,
@@ -140,7 +140,7 @@ def vdot(self: Array, other: Array) -> Array:
 
 @table.lowers(aten.addr.default)
 def addr(self: Array, vec1: Array, vec2: Array, *, beta: Any = 1, alpha: Any = 1) -> Array:
-    """`beta * self + alpha * outer(vec1, vec2)`, in the common dtype of the three; a logic for bools."""
+    """`beta * self + alpha * outer(vec1, vec2)`, in the common dtype of the three; of bools, or and and."""
     (x, column, row), dtype = promoted((self, vec1, vec2))
     wide = opmath(dtype)
     column = lax.expand_dims(as_dtype(column, wide), (1,))

@@ -7,9 +7,9 @@ What every rule here may assume and must keep:
     indices     of a maximum count within its plane: the first of equals, the last of nans.
     arithmetic  runs in float32 for float16 and bfloat16.
 
-Windows are folded one dim after the other. An `optimization_barrier` keeps XLA from working a padded
-or half-folded array out again for each of the slices that read it: without them the pooling of a
-ResNet takes six times as long on a CPU, and its backward twenty times.
+The windows of a maximum are folded one dim after the other. An `optimization_barrier` keeps XLA from
+working a padded or half-folded array out again for each of the slices that read it: without it the
+pooling of a ResNet takes six times as long on a CPU, and its backward twenty times.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Windows:
 
     @property
     def count(self) -> int:
-        """How many windows there are. With `ceil_mode` one may hang over, but not start past, the end."""
+        """How many windows there are. With `ceil_mode` one may hang over the end, not start past it."""
         room = self.size + 2 * self.padding - self.reach
         count = -(-room // self.stride) + 1 if self.ceil_mode else room // self.stride + 1
         if self.ceil_mode and (count - 1) * self.stride >= self.size + self.padding:
@@ -117,14 +117,14 @@ def _running_max(
     pieces: Sequence[Array], codes: Sequence[Array | int], narrow: np.dtype
 ) -> tuple[Array, Array]:
     """The greatest of each piece, element by element, and the code of the piece it came from."""
-    first, code = pieces[0], codes[0]
-    best = lax.full(first.shape, code, narrow) if isinstance(code, int) else code
-    for piece, code in zip(pieces[1:], codes[1:], strict=True):
+    first, shape = pieces[0], pieces[0].shape
+    arrays = [lax.full(shape, c, narrow) if isinstance(c, int) else c for c in codes]
+    best = arrays[0]
+    for piece, code in zip(pieces[1:], arrays[1:], strict=True):
         greater = piece > first
         if first.dtype.kind in "fV":
             greater = greater | (piece != piece)
         first = lax.select(greater, piece, first)
-        code = lax.full(best.shape, code, narrow) if isinstance(code, int) else code
         best = lax.select(greater, code, best)
     return first, best
 
@@ -208,9 +208,9 @@ def _max_pool_backward(
 ) -> Array:
     """Each element gathers the gradients of the windows that chose it: no scatter.
 
-    Element `y` of a dim is element `i` of window `o` where `y + padding = o * stride + i * dilation`.
-    Elements of one phase, `(y + padding) % stride`, share the `i` that can fit: their windows are
-    slices, and the phases are interleaved in the end.
+    Element `y` of a dim is element `i` of window `o` where `y + padding` is
+    `o * stride + i * dilation`. Elements of one phase, `(y + padding) % stride`, share the `i` that
+    can fit: their windows are slices, and the phases are interleaved in the end.
     """
     rank = len(dims)
     lead = shape[: len(shape) - rank]
@@ -225,7 +225,7 @@ def _max_pool_backward(
 
     full = (*lead, *blocks)
     zero = lax.full(full, 0, grad.dtype)
-    phases = {phase: zero for phase in itertools.product(*(range(w.stride) for w in dims))}
+    phases = dict.fromkeys(itertools.product(*(range(w.stride) for w in dims)), zero)
     for offsets in itertools.product(*(range(0, w.reach, w.dilation) for w in dims)):
         phase = tuple(o % w.stride for o, w in zip(offsets, dims, strict=True))
         starts = [b - o // w.stride for b, o, w in zip(before, offsets, dims, strict=True)]

@@ -18,7 +18,7 @@ def normal(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
 
 
 def dropped(x: torch.Tensor, p: float) -> Sample:
-    """The mask keeps a share of `1 - p`, within five standard deviations, and the result follows it."""
+    """The mask keeps a share of `1 - p`, within five deviations, and the result follows it."""
 
     def compare(actual: Any, expected: Any) -> None:
         y, kept = actual

@@ -56,7 +56,8 @@ NLL = [
     sample(aten.nll_loss_forward.default, normal(0, 4), classes[:0], None, 1, -100),
     sample(
         aten.nll_loss_backward.default,
-        normal(), normal(3, 4), torch.tensor([-100, 2, -100]), chance(4), 1, -100, torch.tensor(0.3),
+        normal(), normal(3, 4), torch.tensor([-100, 2, -100]), chance(4), 1, -100,
+        torch.tensor(0.3),
     ),
 ]  # fmt: skip
 

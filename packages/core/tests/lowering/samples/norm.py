@@ -133,7 +133,9 @@ SAMPLES: list[Sample] = [
     statistics_differ(
         functional, normal(3, 4, 5), normal(4), normal(4), normal(4), positive(4), False, 0.1, EPS
     ),
-    statistics_differ(frozen, normal(3, 4, 5), normal(4), normal(4), normal(4), positive(4), 0.1, EPS),
+    statistics_differ(
+        frozen, normal(3, 4, 5), normal(4), normal(4), normal(4), positive(4), 0.1, EPS
+    ),
     statistics_differ(frozen, normal(3, 4), None, None, normal(4), positive(4), 0.1, EPS),
     statistics_differ(
         frozen, normal(3, 4, 2, dtype=BF16), normal(4), normal(4), normal(4), positive(4), 0.1, EPS
