@@ -34,15 +34,18 @@ ATEN = LoweringTable.merged(
     "pointwise", [m.table for m in (binary, bitwise, compare, complex_, special, ternary, unary)]
 )
 
-SAME_NAME = """
-    abs acos acosh asin asinh atan atanh bitwise_not ceil cos cosh digamma erf erfc exp exp2 expm1
-    floor lgamma log log10 log1p log2 neg reciprocal round rsqrt sign signbit sin sinh sqrt tan tanh
-    trunc atan2 fmax fmin gcd hypot igamma igammac maximum minimum nextafter
-""".split()
+SAME_NAME = [
+    "abs", "acos", "acosh", "asin", "asinh", "atan", "atanh", "bitwise_not", "ceil", "cos",
+    "cosh", "digamma", "erf", "erfc", "exp", "exp2", "expm1", "floor", "lgamma", "log", "log10",
+    "log1p", "log2", "neg", "reciprocal", "round", "rsqrt", "sign", "signbit", "sin", "sinh",
+    "sqrt", "tan", "tanh", "trunc", "atan2", "fmax", "fmin", "gcd", "hypot", "igamma",
+    "igammac", "maximum", "minimum", "nextafter",
+]  # fmt: skip
 
-SAME_NAME_OF_TENSORS = """
-    add bitwise_and bitwise_or bitwise_xor eq fmod ge gt le lt mul ne remainder sub
-""".split()
+SAME_NAME_OF_TENSORS = [
+    "add", "bitwise_and", "bitwise_or", "bitwise_xor", "eq", "fmod", "ge", "gt", "le", "lt",
+    "mul", "ne", "remainder", "sub",
+]  # fmt: skip
 
 OTHER_NAME = [
     (prims.bessel_i0.default, aten.i0.default),

@@ -13,7 +13,9 @@ X = torch.tensor([[0.1, 0.3, 0.6], [0.2, 0.5, 0.9]])
 Y = torch.tensor([[0.4, 0.2, 0.9], [1.3, 2.0, 0.1]])
 INTS = torch.tensor([[7, -3, 2], [9, 4, -8]])
 DIVISORS = torch.tensor([[2, 2, 3], [-4, 1, 3]])
-UNARY = [name for name in rules.SAME_NAME if len(getattr(prims, name).default._schema.arguments) == 1]
+UNARY = [
+    name for name in rules.SAME_NAME if len(getattr(prims, name).default._schema.arguments) == 1
+]
 BINARY = [name for name in rules.SAME_NAME if name not in UNARY]
 OF_INTS = {"gcd", "bitwise_and", "bitwise_or", "bitwise_xor", "shift_left"}
 CPU = {"device": torch.device("cpu"), "requires_grad": False}
