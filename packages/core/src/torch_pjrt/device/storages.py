@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 
-from torch_pjrt.graph.face import contiguous_face
 from torch_pjrt.tensor.aliasing import grow
 from torch_pjrt.tensor.buffer import (
     Buffer,
+    buffer_behind,
     ensure_sized,
     flat_face,
     give_address,
@@ -37,19 +37,12 @@ def install() -> None:
         ("resize_", resize_),
         ("copy_", copy_),
         ("tolist", lambda storage: to_cpu(storage).tolist()),
+        ("_write_file", lambda storage, *args: to_cpu(storage)._write_file(*args)),
         ("data_ptr", address_of),
         ("__getitem__", lambda storage, index: to_cpu(storage)[index]),
     ):
         _replace(name, replacement)
     _replace_data_ptr()
-
-
-def buffer_behind(storage: Any) -> Buffer:
-    """The storage's buffer; one that PyTorch made without us has no content yet."""
-    buffer = getattr(storage, "buffer", None)
-    if buffer is None:
-        buffer = storage.buffer = Buffer(None, contiguous_face((storage.nbytes(),), _bytes))
-    return buffer
 
 
 def address_of(storage: Any) -> int:

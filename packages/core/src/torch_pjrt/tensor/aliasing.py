@@ -15,6 +15,7 @@ from torch_pjrt import dtypes
 from torch_pjrt.graph.face import contiguous_face, contiguous_strides, storage_extent
 from torch_pjrt.tensor.buffer import (
     Buffer,
+    buffer_behind,
     buffer_of,
     create_empty_tensor,
     ensure_sized,
@@ -96,9 +97,7 @@ def set_source(
     stride: Sequence[int] = (),
 ) -> torch.Tensor:
     """Put the tensor on another storage. A storage that PyTorch made by itself holds zero bytes so far."""
-    buffer = getattr(source, "buffer", None)
-    if buffer is None:
-        buffer = source.buffer = Buffer(None, contiguous_face((source.nbytes(),), torch.uint8))
+    buffer = buffer_behind(source)
     strides = stride or contiguous_strides(tuple(size))
     set_storage(self, source, storage_offset, size, strides)
     buffer.viewed = True

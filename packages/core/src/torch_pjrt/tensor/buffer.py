@@ -13,6 +13,7 @@ ones at once. The address is a number that nothing reads: it tells shared storag
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -54,8 +55,18 @@ class Buffer:
 
 
 def buffer_of(tensor: torch.Tensor) -> Buffer:
-    """The buffer behind a `pjrt` tensor; `AttributeError` for a tensor of another device."""
-    return tensor.untyped_storage().buffer  # type: ignore[attr-defined]
+    """The buffer behind a `pjrt` tensor."""
+    return buffer_behind(tensor.untyped_storage())
+
+
+def buffer_behind(storage: Any) -> Buffer:
+    """The storage's buffer. A storage that PyTorch's C++ made by itself gets one of bytes, still blank."""
+    buffer = getattr(storage, "buffer", None)
+    if buffer is None:
+        buffer = Buffer(None, contiguous_face((storage.nbytes(),), torch.uint8))
+        buffer.blank = False
+        storage.buffer = buffer
+    return buffer
 
 
 def is_pjrt(x: object) -> bool:
@@ -100,7 +111,7 @@ def give_address(buffer: Buffer, nbytes: int) -> int:
 def ensure_sized(tensor: torch.Tensor) -> Buffer:
     """The tensor's buffer, marked as viewed, behind a storage of the true size."""
     storage = tensor.untyped_storage()
-    buffer: Buffer = storage.buffer  # type: ignore[attr-defined]
+    buffer = buffer_behind(storage)
     if storage.nbytes() == 0 and buffer.face.numel:
         nbytes = buffer.face.numel * buffer.face.dtype.itemsize
         set_storage(tensor, sized_storage(buffer, nbytes), 0, tensor.shape, tensor.stride())

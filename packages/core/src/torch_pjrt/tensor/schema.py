@@ -39,6 +39,7 @@ _KINDS = {
     "List[float]": Kind.NUMBERS,
     "Optional[List[float]]": Kind.NUMBERS,
 }
+_INT64 = 4  # schemas hold dtypes as numbers; this is the only one that occurs as a default
 _DROPPED = frozenset(
     ("layout", "device", "pin_memory", "memory_format", "non_blocking", "generator")
 )
@@ -120,7 +121,10 @@ def _argument(a: Any) -> Argument:
     kind = _KINDS.get(type_, Kind.STATIC)
     if a.name in _DROPPED:
         kind = Kind.DROPPED
-    return Argument(a.name, type_, kind, a.kwarg_only, a.has_default_value(), a.default_value)
+    default = a.default_value
+    if a.name == "dtype" and default == _INT64:
+        default = torch.int64
+    return Argument(a.name, type_, kind, a.kwarg_only, a.has_default_value(), default)
 
 
 def functional_of(op: Any) -> Any:
