@@ -6,8 +6,8 @@ Every one of them is one of three linear maps, and JAX has each as a transpositi
     to the input     (output, weight) -> input, which is also what a transposed convolution does
     to the weight    (output, input) -> weight
 
-A transposed convolution swaps the parts of input and output. `output_padding` only says which of the
-input sizes that give one output size is meant: a backward knows the shapes and never reads it.
+A transposed convolution swaps the parts of input and output. `output_padding` only says which of
+the input sizes that give one output size is meant: a backward knows the shapes and never reads it.
 """
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ def nll_loss_backward(
     ignore_index: int,
     total_weight: Array,
 ) -> Array:
-    """0 but for the class of each target: a comparison with a counter, which fuses with its reader."""
+    """0 but for the class of each target: compared with a counter, it fuses with its reader."""
     wide = opmath(self.dtype)
     axis = min(1, self.ndim - 1)
     grad = -as_dtype(grad_output, wide)

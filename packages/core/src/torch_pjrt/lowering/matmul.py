@@ -140,7 +140,7 @@ def vdot(self: Array, other: Array) -> Array:
 
 @table.lowers(aten.addr.default)
 def addr(self: Array, vec1: Array, vec2: Array, *, beta: Any = 1, alpha: Any = 1) -> Array:
-    """`beta * self + alpha * outer(vec1, vec2)`, in the common dtype of the three; of bools, or and and."""
+    """`beta * self + alpha * outer(vec1, vec2)`, in the common dtype; of bools, or and and."""
     (x, column, row), dtype = promoted((self, vec1, vec2))
     wide = opmath(dtype)
     column = lax.expand_dims(as_dtype(column, wide), (1,))

@@ -8,8 +8,8 @@ What every rule here may assume and must keep:
     arithmetic  runs in float32 for float16 and bfloat16.
 
 The windows of a maximum are folded one dim after the other. An `optimization_barrier` keeps XLA from
-working a padded or half-folded array out again for each of the slices that read it: without it the
-pooling of a ResNet takes six times as long on a CPU, and its backward twenty times.
+working out a padded or half-folded array anew for each slice that reads it: without it the pooling
+of a ResNet takes six times as long on a CPU, and its backward twenty times.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Windows:
 
     @property
     def count(self) -> int:
-        """How many windows there are. With `ceil_mode` one may hang over the end, not start past it."""
+        """How many windows there are. With `ceil_mode` one may hang over, not start at, the end."""
         room = self.size + 2 * self.padding - self.reach
         count = -(-room // self.stride) + 1 if self.ceil_mode else room // self.stride + 1
         if self.ceil_mode and (count - 1) * self.stride >= self.size + self.padding:
@@ -113,7 +113,7 @@ def _lowest(dtype: np.dtype) -> Any:
 # Maxima
 
 
-def _running_max(
+def running_max(
     pieces: Sequence[Array], codes: Sequence[Array | int], narrow: np.dtype
 ) -> tuple[Array, Array]:
     """The greatest of each piece, element by element, and the code of the piece it came from."""
@@ -129,7 +129,7 @@ def _running_max(
     return first, best
 
 
-def _max_pool(
+def max_pool(
     x: Array,
     rank: int,
     kernel_size: Sizes,
@@ -150,8 +150,8 @@ def _max_pool(
         own: list[Array | int] = [i * inner for i in range(w.kernel)]
         if codes is not None:
             codes = _padded(codes, 0, axis, w.padding, w.after)
-            own = [w.piece(codes, axis, i) + as_dtype(c, narrow) for i, c in enumerate(own)]  # type: ignore[arg-type]
-        x, codes = _running_max(pieces, own, narrow)
+            own = [w.piece(codes, axis, i) + as_dtype(i * inner, narrow) for i in range(w.kernel)]
+        x, codes = running_max(pieces, own, narrow)
         if axis > x.ndim - rank:
             x, codes = lax.optimization_barrier(x), lax.optimization_barrier(codes)
         inner *= w.kernel
@@ -178,15 +178,15 @@ def _indices(codes: Array, dims: Sequence[Windows]) -> Array:
 
 @table.lowers(aten.max_pool2d_with_indices.default)
 def max_pool2d_with_indices(self: Array, *args: Any, **kwargs: Any) -> tuple[Array, Array]:
-    return _max_pool(self, 2, *args, **kwargs)
+    return max_pool(self, 2, *args, **kwargs)
 
 
 @table.lowers(aten.max_pool3d_with_indices.default)
 def max_pool3d_with_indices(self: Array, *args: Any, **kwargs: Any) -> tuple[Array, Array]:
-    return _max_pool(self, 3, *args, **kwargs)
+    return max_pool(self, 3, *args, **kwargs)
 
 
-def _scattered(grad: Array, indices: Array, shape: tuple[int, ...], rank: int) -> Array:
+def scattered(grad: Array, indices: Array, shape: tuple[int, ...], rank: int) -> Array:
     """Zeros of `shape` with each gradient added at its index within its plane."""
     planes, size = math.prod(shape[:-rank]), math.prod(shape[-rank:])
     wide = INT32 if planes * size < 2**31 else INT64
@@ -278,5 +278,102 @@ def max_pool_with_indices_backward(
     if math.prod(max(w.kernel, w.stride) for w in dims) <= MOST_TERMS:
         result = _max_pool_backward(grad, indices, self.shape, dims)
     else:
-        result = _scattered(grad, indices, self.shape, rank)
+        result = scattered(grad, indices, self.shape, rank)
     return as_dtype(result, self.dtype)
+
+
+# Means
+
+
+def _window_sums(x: Array, dims: Sequence[Windows]) -> Array:
+    lead = x.ndim - len(dims)
+    return lax.reduce_window(
+        x,
+        np.zeros((), x.dtype)[()],
+        lax.add,
+        (1,) * lead + tuple(w.kernel for w in dims),
+        (1,) * lead + tuple(w.stride for w in dims),
+        [(0, 0)] * lead + [(w.padding, w.after) for w in dims],
+    )
+
+
+def _divisors(
+    dims: Sequence[Windows], count_include_pad: bool, divisor_override: int | None
+) -> np.ndarray | int:
+    """What each window's sum is divided by: a number, or an array of the windows' shape.
+
+    With `count_include_pad` padding counts, but not what hangs over it.
+    """
+    if divisor_override is not None:
+        return divisor_override
+    counts: np.ndarray | int = 1
+    for w in dims:
+        starts = w.starts()
+        ends = np.minimum(starts + w.kernel, w.size + w.padding)
+        if not count_include_pad:
+            starts, ends = np.maximum(starts, 0), np.minimum(ends, w.size)
+        counts = np.multiply.outer(counts, ends - starts)
+    assert isinstance(counts, np.ndarray)
+    same = counts.size and (counts == counts.flat[0]).all()
+    return int(counts.flat[0]) if same else counts
+
+
+def _divided(x: Array, divisors: np.ndarray | int) -> Array:
+    divisor = lax.broadcast_in_dim(
+        np.asarray(divisors, x.dtype), x.shape, range(x.ndim - np.ndim(divisors), x.ndim)
+    )
+    return lax.div(x, divisor)
+
+
+def _avg_pool(
+    x: Array,
+    rank: int,
+    kernel_size: Sizes,
+    stride: Sizes = (),
+    padding: int | Sizes = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> Array:
+    dims = _windows(x.shape, rank, kernel_size, stride, padding, 1, ceil_mode)
+    sums = _window_sums(as_dtype(x, opmath(x.dtype)), dims)
+    return as_dtype(_divided(sums, _divisors(dims, count_include_pad, divisor_override)), x.dtype)
+
+
+@table.lowers(aten.avg_pool2d.default)
+def avg_pool2d(self: Array, *args: Any, **kwargs: Any) -> Array:
+    return _avg_pool(self, 2, *args, **kwargs)
+
+
+@table.lowers(aten.avg_pool3d.default)
+def avg_pool3d(self: Array, *args: Any, **kwargs: Any) -> Array:
+    return _avg_pool(self, 3, *args, **kwargs)
+
+
+def _avg_pool_backward(
+    grad_output: Array,
+    self: Array,
+    rank: int,
+    kernel_size: Sizes,
+    stride: Sizes,
+    padding: int | Sizes,
+    ceil_mode: bool,
+    count_include_pad: bool,
+    divisor_override: int | None,
+) -> Array:
+    dims = _windows(self.shape, rank, kernel_size, stride, padding, 1, ceil_mode)
+    grad = as_dtype(grad_output, opmath(grad_output.dtype))
+    grad = _divided(grad, _divisors(dims, count_include_pad, divisor_override))
+    like = jax.ShapeDtypeStruct(self.shape, grad.dtype)
+    (result,) = jax.linear_transpose(lambda x: _window_sums(x, dims), like)(grad)
+    return as_dtype(result, self.dtype)
+
+
+@table.lowers(aten.avg_pool2d_backward.default)
+def avg_pool2d_backward(grad_output: Array, self: Array, *args: Any, **kwargs: Any) -> Array:
+    return _avg_pool_backward(grad_output, self, 2, *args, **kwargs)
+
+
+@table.lowers(aten.avg_pool3d_backward.default)
+def avg_pool3d_backward(grad_output: Array, self: Array, *args: Any, **kwargs: Any) -> Array:
+    return _avg_pool_backward(grad_output, self, 3, *args, **kwargs)

@@ -52,7 +52,7 @@ def _dtype(dtype: torch.dtype | None) -> np.dtype:
 
 
 def _unit(key: Array, shape: Shape, dtype: np.dtype) -> Array:
-    """Uniform in [0, 1) with the bits that `dtype` has room for, in the dtype arithmetic runs in."""
+    """Uniform in [0, 1) with the bits that `dtype` has room for, in the dtype of arithmetic."""
     wide, digits = opmath(dtype), _digits(dtype)
     source = UINT64 if digits > 32 else UINT32
     bits = jax.random.bits(key, tuple(shape), source)

@@ -48,12 +48,43 @@ def maximum(x: torch.Tensor, *how: object) -> list[Sample]:
     return [sample(forward, x, *how), sample(backward, grad, x, *how, indices)]
 
 
+#   input             kernel     stride     padding  ceil   include divisor
+MEANS = [
+    (normal(2, 3, 8, 9), [2, 2], [2, 2], [0, 0], False, True, None),
+    (normal(2, 3, 8, 9), [3, 3], [2, 2], [1, 1], False, True, None),
+    (normal(2, 3, 8, 9), [3, 3], [2, 2], [1, 1], False, False, None),
+    (normal(2, 3, 8, 9), [3, 2], [2, 3], [1, 1], True, True, None),
+    (normal(3, 8, 9), [3, 2], [2, 3], [1, 0], True, False, None),
+    (normal(2, 3, 8, 9), [3, 3], [2, 2], [1, 1], False, True, 5),
+    (normal(2, 3, 8, 9, dtype=BF16), [4, 4], [1, 1], [0, 0], False, True, None),
+    (normal(2, 2, 5, 6, 7), [2, 3, 2], [2, 1, 2], [1, 1, 0], False, False, None),
+    (normal(2, 5, 6, 7), [2, 3, 2], [2, 2, 2], [1, 1, 0], True, True, None),
+]  # fmt: skip
+
+
+def mean(x: torch.Tensor, *how: object) -> list[Sample]:
+    flat = len(how[0]) == 2  # type: ignore[arg-type]
+    forward = aten.avg_pool2d.default if flat else aten.avg_pool3d.default
+    backward = aten.avg_pool2d_backward.default if flat else aten.avg_pool3d_backward.default
+    y = forward(x, *how)
+    grad = normal(*y.shape, dtype=y.dtype)
+    atol = 1e-2 if y.dtype == BF16 else None
+    why = "the CPU kernel adds up to 16 gradients in bfloat16"
+    rtol = None if atol is None else 1.6e-2
+    return [
+        sample(forward, x, *how),
+        Sample(backward, (grad, x, *how), atol=atol, rtol=rtol, why=why),
+    ]
+
+
 odd = whole(1, 1, 6, 6)
 odd[0, 0, 0, :3] = torch.nan
 lowest = torch.full((1, 1, 5, 5), -torch.inf)
 
 SAMPLES: list[Sample] = [
     *[row for how in MAXIMA for row in maximum(*how)],
+    *[row for how in MEANS for row in mean(*how)],
+    sample(aten.avg_pool2d.default, torch.arange(36).reshape(1, 6, 6) - 18, [2], padding=1),
     sample(two, normal(1, 2, 6, 6), [3], ceil_mode=True),
     sample(two, odd, [3, 3], [1, 1], [1, 1]),
     sample(two, lowest, [3, 3], [1, 1], [1, 1], [2, 2]),
