@@ -1,10 +1,10 @@
 """The command line: what is installed, what it offers, and which device would be used.
 
-    python -m torch_pjrt plugins    every plugin found: from where, what it offers, what is wrong with it
+    python -m torch_pjrt plugins    every plugin found, from where, what it offers, what is wrong
     python -m torch_pjrt devices    the devices on offer, the preferred one first
 
-Exit code 0 if a device can be used and nothing is broken, 1 if not, 2 if a command or an environment
-variable cannot be read. Starts no device.
+Exit code 0 if a device can be used and nothing is broken, 1 if not, 2 if a command or an
+environment variable cannot be read. Starts no device.
 """
 
 from __future__ import annotations
@@ -196,8 +196,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m torch_pjrt",
         description="What is installed for torch-pjrt, and which device would be used.",
-        epilog="exit code: 0 a device can be used and nothing is broken; 1 not so; 2 a command or an "
-        "environment variable cannot be read",
+        epilog="exit code: 0 a device can be used and nothing is broken; 1 not so; 2 a command or "
+        "an environment variable cannot be read",
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for name, command, words in (

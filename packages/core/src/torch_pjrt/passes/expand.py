@@ -40,8 +40,6 @@ class Expand:
                 inner_inputs = tuple(inner[v] for v in inner_node.inputs)
                 inner.update(zip(inner_node.outputs, renamed, strict=True))
                 nodes.append(replace(inner_node, inputs=inner_inputs, outputs=renamed))
-            names.update(
-                zip(node.outputs, (inner[v] for v in expansion.outputs), strict=True)
-            )
+            names.update(zip(node.outputs, (inner[v] for v in expansion.outputs), strict=True))
         outputs = tuple(names.get(v, v) for v in graph.outputs)
         return replace(graph, nodes=tuple(nodes), outputs=outputs)

@@ -18,7 +18,7 @@ from torch_pjrt.passes.runner import Stage
 class MergeEqual:
     """Equal means: one signature, one list of inputs, the same constants, the same random draw.
 
-    Floats are equal if their bits are; numbers that are inputs of the program if they are the same input.
+    Floats are equal if their bits are; numbers that are inputs of the program if one input.
     """
 
     name: str = "merge-equal"

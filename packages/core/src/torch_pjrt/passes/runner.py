@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
-from torch_pjrt.errors import DuplicatePass
+import torch
+
+from torch_pjrt.errors import DuplicatePass, InvalidGraph
+from torch_pjrt.graph.face import Face
 from torch_pjrt.graph.graph import Graph
 
 
 class Stage(enum.IntEnum):
-    """When a pass runs. Within a stage, the core's come first, then plugins' in order of their names."""
+    """When a pass runs. Within a stage the core's come first, then plugins' by plugin name."""
 
     EXPAND = 0  # operators become simpler ones
     REWRITE = 1  # a pattern becomes a better one
@@ -53,8 +56,49 @@ def in_order(passes: Iterable[Pass]) -> list[Pass]:
 
 
 def run_passes(passes: Iterable[Pass], graph: Graph) -> Graph:
-    """The graph after all passes. A pass that breaks it is named in an `InvalidGraph`."""
+    """The graph after all passes. A pass that breaks it is named in an `InvalidGraph`.
+
+    What a pass raises of itself comes through, with a note that names the pass.
+    """
     graph.verify(after="the tape")
     for p in passes:
-        graph = p(graph).verify(after=p.name)
+        try:
+            after = p(graph)
+        except Exception as error:
+            error.add_note(f"raised by the pass `{p.name}` of torch-pjrt")
+            raise
+        graph = _kept(graph, after, p.name)
     return graph
+
+
+def _kept(before: Graph, after: Any, name: str) -> Graph:
+    """`after`, verified: well formed, each node fed what it takes, inputs and outputs as before."""
+    if not isinstance(after, Graph):
+        raise InvalidGraph(f"The pass `{name}` returned no graph.", saw=f"{type(after).__name__}")
+    after.verify(after=name)
+    faces = after.faces()
+    for node in after.nodes:
+        _same(
+            f"The pass `{name}` feeds `{node.op}` something else than it takes.",
+            (faces[value] for value in node.inputs),
+            node.signature.faces,
+        )
+    _same(f"The pass `{name}` changed the inputs of the graph.", after.inputs, before.inputs)
+    old = before.faces()
+    _same(
+        f"The pass `{name}` changed the outputs of the graph.",
+        (faces[value] for value in after.outputs),
+        (old[value] for value in before.outputs),
+    )
+    return after
+
+
+def _same(happened: str, faces: Iterable[Face], expected: Iterable[Face]) -> None:
+    """Raise where shapes or dtypes differ. Strides may: a program's values have none."""
+    saw, wanted = ([(f.shape, f.dtype) for f in each] for each in (faces, expected))
+    if saw != wanted:
+        raise InvalidGraph(happened, saw=_looks(saw), expected=_looks(wanted))
+
+
+def _looks(pairs: list[tuple[tuple[int, ...], torch.dtype]]) -> str:
+    return ", ".join(f"{str(t).removeprefix('torch.')}{list(s)}" for s, t in pairs) or "none"

@@ -1,4 +1,4 @@
-"""What the hooks promise, checked where a plugin answers: a wrong answer is its plugin's fault, by name.
+"""What the hooks promise, checked where a plugin answers, so that its plugin gets the blame.
 
 Each check gives the answer in the form that the host works with, or raises `PluginError`.
 """

@@ -1,4 +1,4 @@
-"""What a device plugin says of its device. A vendor subclasses `Device` and fills in the abstract parts."""
+"""What a device plugin says of its device. A vendor subclasses `Device` and fills it in."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class Device(abc.ABC):
     def objection(self) -> str | None:
         """Why this machine cannot use the device, in words for a person; None if it can.
 
-        Called when a device is chosen and by `python -m torch_pjrt plugins`. Must take milliseconds and must
-        not start the device: look for a device file or a library, and leave it at that.
+        Called when a device is chosen and by `python -m torch_pjrt plugins`. Must take milliseconds
+        and must not start the device: look for a device file or a library, and leave it at that.
         """
 
     @abc.abstractmethod
-    def start(self) -> Sequence[jax.Device]:
-        """Start the device and list its local chips; the first one is used. Called once in a process.
+    def start(self) -> Sequence[jax.Device]:  # pyright: ignore[reportInvalidTypeForm]
+        """Start the device and list its local chips; the first one is used. Called once.
 
         Must not change JAX's own configuration or default backend: the process belongs to the user.
         """

@@ -1,8 +1,8 @@
 """Find the installed plugins: one entry point of the group `torch_pjrt` each.
 
-A plugin that cannot be imported is recorded with the reason and a warning, and the others are loaded.
-`TORCH_PJRT_PLUGINS` allows or forbids by name: `cpu,mine` loads these only, `-mine` all but this. The
-core itself cannot be forbidden.
+A plugin that cannot be imported is recorded with the reason and a warning, and the others are
+loaded. `TORCH_PJRT_PLUGINS` allows or forbids by name: `cpu,mine` loads these only, `-mine` all but
+this. The core itself cannot be forbidden.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ class Found:
 def discover(reserved: Iterable[str] = ()) -> Found:
     """Load every allowed plugin; no plugin may have a name that is `reserved`.
 
-    Two distributions with plugins of one name are both disabled: loading one of them would depend on
-    their order. Raises `SettingError` for a malformed TORCH_PJRT_PLUGINS, and nothing else.
+    Two distributions with plugins of one name are both disabled: loading one of them would depend
+    on their order. Raises `SettingError` for a malformed TORCH_PJRT_PLUGINS, and nothing else.
     """
     is_allowed = _filter(os.environ.get(VARIABLE, ""))
     found = Found()
@@ -91,7 +91,7 @@ def discover(reserved: Iterable[str] = ()) -> Found:
 
 
 def _by_name() -> Iterator[tuple[str, list[importlib.metadata.EntryPoint]]]:
-    """The entry points of our group by name, each once however often its folder is on `sys.path`."""
+    """The entry points of our group by name, each once even if its folder is on the path twice."""
     named: dict[str, dict[Origin, importlib.metadata.EntryPoint]] = {}
     for entry_point in importlib.metadata.entry_points(group=GROUP):
         named.setdefault(entry_point.name, {}).setdefault(_origin(entry_point), entry_point)

@@ -47,9 +47,9 @@ class Choice:
 class Host:
     """Asks the plugins it is given, one by one and in their order.
 
-    A plugin that raises, or answers what its hook does not promise, is disabled with all that it offers,
-    kept in `broken` and reported by name; the others go on. What plugins say that does not fit together
-    is an error that names both.
+    A plugin that raises, or answers what its hook does not promise, is disabled with all that it
+    offers, kept in `broken` and reported by name; the others go on. What plugins say that does not
+    fit together is an error that names both.
     """
 
     def __init__(
@@ -104,10 +104,10 @@ class Host:
             return f"its plugin `{offer.plugin}` failed: {type(error).__name__}: {error}"
 
     def choice(self, wanted: str | None = None) -> Choice:
-        """The device that `wanted`, else `PJRT_DEVICE` names, else the usable one of highest priority.
+        """What `wanted`, else `PJRT_DEVICE` names, else the usable device of highest priority.
 
-        Of two with equal priority the one whose plugin's name sorts first. Raises `UnknownDevice` for a
-        name that nobody offers, `NoDevice` where nothing is usable.
+        Of two with equal priority the one whose plugin's name sorts first. Raises `UnknownDevice`
+        for a name that nobody offers, `NoDevice` where nothing is usable.
         """
         wanted = (wanted or os.environ.get("PJRT_DEVICE", "")).strip().upper()
         if wanted:
@@ -149,7 +149,7 @@ class Host:
         return core.overlaid(LoweringTable.merged(device.name, theirs.values()))
 
     def passes(self, device: Device) -> list[Pass]:
-        """The passes of the core and of the plugins for `device`, in the order in which they run."""
+        """The passes of the core and of the plugins for `device`, in the order they run in."""
         owners: dict[str, str] = {}
         passes = []
         for plugin, theirs in self._ask_for(device, "torch_pjrt_passes").items():
@@ -180,7 +180,7 @@ class Host:
             self.plugins[name] = plugin
 
     def _ask(self, hook: str, **arguments: Any) -> dict[str, Any]:
-        """Each plugin's answer, where it has one. Asked one by one: one that raises does not silence others."""
+        """Each plugin's answer, where it has one. One that raises does not silence the others."""
         check: Callable[[Any], Any] = answers.CHECKS[hook]
         given: dict[str, Any] = {}
         for name in list(self.plugins):
@@ -195,7 +195,7 @@ class Host:
         return given
 
     def _ask_for(self, device: Device, hook: str) -> dict[str, Any]:
-        """As `_ask`, about a chosen device: an error if that takes down the plugin which offers the device."""
+        """As `_ask`, about a chosen device: an error if its own plugin fails to answer."""
         given = self._ask(hook, device=device)
         for offer in self._devices or ():
             if offer.device is device and offer.plugin not in self.plugins:
@@ -272,7 +272,7 @@ def _forbid(plugin: str) -> str:
 
 @cache
 def host() -> Host:
-    """The host of the installed plugins that TORCH_PJRT_PLUGINS allows; the core is the first of them."""
+    """The host of the core and of the installed plugins that TORCH_PJRT_PLUGINS allows."""
     found: Found = discover(reserved={core_plugin.PLUGIN})
     plugins = {core_plugin.PLUGIN: core_plugin, **found.modules}
     return Host(plugins, found.broken, found.forbidden, found.origins)

@@ -5,9 +5,10 @@
     @impl
     def torch_pjrt_devices(): return [MyDevice()]
 
-and an entry point in the group `torch_pjrt` that names the module. Hooks are called when the device is
-first used, in the order below, never for a single operator. An implementation may leave out arguments.
-A plugin that raises, or answers something else than its hook promises, is disabled with a warning.
+and an entry point in the group `torch_pjrt` that names the module. Hooks are called when the device
+is first used, in the order below, never for a single operator. An implementation may leave out
+arguments. A plugin that raises, or answers something else than its hook promises, is disabled with
+a warning.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ impl = pluggy.HookimplMarker(NAME)
 def torch_pjrt_devices() -> Sequence[Device]:
     """Name the devices this plugin drives. Called once, before a device is chosen.
 
-    Must not start a device: a user who never uses it should not pay for it. Two plugins that claim one
-    name are a `DuplicateDevice`, raised when a device is chosen.
+    Must not start a device: a user who never uses it should not pay for it. Two plugins that claim
+    one name are a `DuplicateDevice`, raised when a device is chosen.
     """
     return ()
 
@@ -39,8 +40,8 @@ def torch_pjrt_devices() -> Sequence[Device]:
 def torch_pjrt_lowerings(device: Device) -> LoweringTable | None:
     """Rules that replace the core's on `device`; None where this plugin has none for it.
 
-    Called once, when `device` has been chosen; `python -m torch_pjrt plugins` asks for every device on
-    offer. Two plugins may not both give a rule for one operator on one device: that is a
+    Called once, when `device` has been chosen; `python -m torch_pjrt plugins` asks for every device
+    on offer. Two plugins may not both give a rule for one operator on one device: that is a
     `DuplicateLowering`. Rules for operators that the core lacks are added.
     """
     return None
@@ -48,9 +49,10 @@ def torch_pjrt_lowerings(device: Device) -> LoweringTable | None:
 
 @spec
 def torch_pjrt_passes(device: Device) -> Sequence[Pass]:
-    """Passes to run on every graph for `device`, each at its own `stage`, after the core's of that stage.
+    """Passes to run on every graph for `device`, each at its `stage`, after the core's there.
 
-    Called once, when `device` has been chosen; `python -m torch_pjrt plugins` asks for every device on
-    offer. Plugins are asked in the order of their names. Two passes of one name are a `DuplicatePass`.
+    Called once, when `device` has been chosen; `python -m torch_pjrt plugins` asks for every device
+    on offer. Plugins are asked in the order of their names. Two passes of one name are a
+    `DuplicatePass`.
     """
     return ()
