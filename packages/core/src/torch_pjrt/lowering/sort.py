@@ -1,4 +1,4 @@
-"""Lowerings of ops that order elements, or find their place in an order.
+"""Lowerings of ops that order elements, or find one by its place in the order.
 
 What every rule here keeps:
     nan         is larger than any number, infinity included.
@@ -19,11 +19,13 @@ from torch_pjrt.lowering.dims import (
     INT64,
     along,
     at_least_1d,
+    cut,
     moved_from_last,
     moved_last,
     wrapped,
 )
 from torch_pjrt.lowering.indexing import place_dtype
+from torch_pjrt.lowering.scatter import taken_along
 from torch_pjrt.lowering.table import LoweringTable
 
 Array = jax.Array
@@ -87,3 +89,93 @@ def _reversed_order(x: Array) -> Array:
     if x.dtype == np.bool_ or x.dtype.kind in "iu":
         return lax.bitwise_not(x)
     return lax.neg(x)
+
+
+def _picked(values: Array, places: Array, nth: Array | int, dim: int, keepdim: bool) -> Pair:
+    """The `nth` of the sorted elements along `dim`; `nth` may differ from row to row."""
+    if isinstance(nth, int):
+        value, place = (lax.slice_in_dim(a, nth, nth + 1, axis=dim) for a in (values, places))
+    else:
+        value, place = (taken_along(a, dim, nth) for a in (values, places))
+    shape = list(value.shape)
+    if not keepdim:
+        del shape[dim]
+    return _as_pair(value, place, tuple(shape))
+
+
+def _ordered(self: Array, dim: int) -> tuple[Array, Array, int]:
+    x, dim = at_least_1d(self), wrapped(dim, self.ndim)
+    values, places = sorted_along(x, dim)
+    return values, places, dim
+
+
+@table.lowers(aten.kthvalue.default)
+def kthvalue(self: Array, k: int, dim: int = -1, keepdim: bool = False) -> Pair:
+    if not self.ndim:
+        return self, lax.full((), 0, INT64)
+    values, places, dim = _ordered(self, dim)
+    return _picked(values, places, k - 1, dim, keepdim)
+
+
+def _median(self: Array, dim: int, keepdim: bool, ignore_nan: bool) -> Pair:
+    """The lower of two middle elements. A row with a nan has that for median, unless ignored."""
+    if not self.ndim:
+        return self, lax.full((), 0, INT64)
+    values, places, dim = _ordered(self, dim)
+    size = values.shape[dim]
+    if not jnp.issubdtype(values.dtype, np.floating):
+        return _picked(values, places, (size - 1) // 2, dim, keepdim)
+    numbers = jnp.sum(lax.eq(values, values), axis=dim, keepdims=True, dtype=places.dtype)
+    middle = jnp.maximum(numbers - 1, 0) // 2
+    if not ignore_nan:
+        middle = lax.select(numbers == size, middle, numbers)
+    return _picked(values, places, middle, dim, keepdim)
+
+
+@table.lowers(aten.median.dim)
+def median_dim(self: Array, dim: int, keepdim: bool = False) -> Pair:
+    return _median(self, dim, keepdim, ignore_nan=False)
+
+
+@table.lowers(aten.nanmedian.dim)
+def nanmedian_dim(self: Array, dim: int, keepdim: bool = False) -> Pair:
+    return _median(self, dim, keepdim, ignore_nan=True)
+
+
+def _median_of_all(self: Array, ignore_nan: bool) -> Array:
+    """Of no elements: nan; for integers, PyTorch's nan turned into an integer."""
+    if not self.size:
+        floating = jnp.issubdtype(self.dtype, np.floating)
+        return lax.full((), np.nan if floating else jnp.iinfo(self.dtype).min, self.dtype)
+    return _median(lax.reshape(self, (self.size,)), 0, False, ignore_nan)[0]
+
+
+@table.lowers(aten.median.default)
+def median(self: Array) -> Array:
+    return _median_of_all(self, ignore_nan=False)
+
+
+@table.lowers(aten.nanmedian.default)
+def nanmedian(self: Array) -> Array:
+    return _median_of_all(self, ignore_nan=True)
+
+
+@table.lowers(aten.mode.default)
+def mode(self: Array, dim: int = -1, keepdim: bool = False) -> Pair:
+    """The smallest of the most frequent elements, and a place where it stands."""
+    if not self.ndim:
+        return self, lax.full((), 0, INT64)
+    values, places, dim = _ordered(self, dim)
+    size = values.shape[dim]
+    place = along(values.shape, dim, places.dtype)
+    if size > 1:
+        changes = lax.ne(cut(values, dim, 1, size), cut(values, dim, 0, size - 1))
+        first = lax.full_like(cut(changes, dim, 0, 1), True)
+        begins = lax.concatenate([first, changes], dim)
+    else:
+        begins = lax.full(values.shape, True)
+    # How long the run of equal elements is that ends here.
+    begin = lax.cummax(lax.select(begins, place, lax.full_like(place, 0)), axis=dim)
+    length = lax.sub(place, begin)
+    best = lax.expand_dims(lax.argmax(length, dim, places.dtype), (dim,))
+    return _picked(values, places, best, dim, keepdim)

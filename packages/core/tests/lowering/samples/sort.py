@@ -19,6 +19,9 @@ def normal(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
 
 special = torch.tensor([1.0, torch.nan, -torch.inf, torch.inf, -3.0, -torch.nan, 2.0, torch.nan])
 x = normal(4, 5, 6)
+rows = torch.tensor(
+    [[1, torch.nan, 3, torch.nan], [torch.nan] * 4, [4, 2, 3, 1], [1, 2, torch.nan, 0]]
+)
 ties = torch.randint(-2, 3, (3, 17), generator=seed)
 WHY = "ties may name any of the equal elements"
 REAL = (torch.uint8, torch.int16, torch.int64, torch.float16, torch.bfloat16, torch.float64)
@@ -89,4 +92,40 @@ SAMPLES: list[Sample] = [
     tied(aten.topk.default, torch.tensor(2.0), 1, 0),
     sample(aten.topk.default, x, 0),
     sample(aten.topk.default, torch.empty(0, 4), 2),
+    *[
+        tied(aten.kthvalue.default, v, k, dim, keepdim, dim=dim)
+        for v in (x, ties, special)
+        for k in (1, 3)
+        for dim in (0, -1)
+        for keepdim in (False, True)
+    ],
+    *[tied(aten.kthvalue.default, ties.abs().to(d), 2) for d in REAL],
+    tied(aten.kthvalue.default, special, 7),
+    sample(aten.kthvalue.default, torch.tensor(2.0), 1),
+    *[
+        tied(op, v, dim, keepdim, dim=dim)
+        for op in (aten.median.dim, aten.nanmedian.dim)
+        for v in (x, ties, special, rows)
+        for dim in (0, -1)
+        for keepdim in (False, True)
+    ],
+    *[
+        tied(op, ties.abs().to(d), 1, dim=1)
+        for op in (aten.median.dim, aten.nanmedian.dim)
+        for d in REAL
+    ],
+    *[
+        sample(op, v)
+        for op in (aten.median.default, aten.nanmedian.default)
+        for v in (x, ties, special, rows, torch.tensor(2.0), torch.empty(0), normal(4).bfloat16())
+    ],
+    sample(aten.median.dim, torch.tensor(2.0), -1),
+    *[
+        tied(aten.mode.default, v, dim, keepdim, dim=dim)
+        for v in (ties, ties.float(), ties > 0, ties[:, :1])
+        for dim in (0, -1)
+        for keepdim in (False, True)
+    ],
+    *[tied(aten.mode.default, ties.abs().to(d)) for d in REAL],
+    sample(aten.mode.default, torch.tensor(2.0)),
 ]
