@@ -108,13 +108,15 @@ def _to_torch(a: jax.Array) -> torch.Tensor:
 
 
 def _map_arrays(x: Any) -> Any:
+    if x is None:
+        return None
     return tuple(_map_arrays(i) for i in x) if isinstance(x, (list, tuple)) else _to_torch(x)
 
 
 def _flat(x: Any) -> list[torch.Tensor]:
     if isinstance(x, torch.Tensor):
         return [x.resolve_conj().resolve_neg()]
-    return [t for i in x for t in _flat(i)]
+    return [] if x is None else [t for i in x for t in _flat(i)]
 
 
 def _brief(a: Any) -> Any:

@@ -38,6 +38,7 @@ def install() -> None:
         ("copy_", copy_),
         ("tolist", lambda storage: to_cpu(storage).tolist()),
         ("_write_file", lambda storage, *args: to_cpu(storage)._write_file(*args)),
+        ("_set_from_file", set_from_file),
         ("data_ptr", address_of),
         ("__getitem__", lambda storage, index: to_cpu(storage)[index]),
     ):
@@ -98,6 +99,13 @@ def copy_(storage: Any, source: Any, non_blocking: bool | None = None) -> torch.
     buffer.viewed = True
     buffer.blank = False
     return storage
+
+
+def set_from_file(storage: Any, *args: Any) -> torch.UntypedStorage:
+    """Fill the storage from a file in PyTorch's older format, as pickle uses it."""
+    host = torch.UntypedStorage(storage.nbytes())
+    host._set_from_file(*args)
+    return copy_(storage, host)
 
 
 def _replace(name: str, replacement: Callable[..., Any]) -> None:

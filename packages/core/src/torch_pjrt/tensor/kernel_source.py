@@ -142,6 +142,10 @@ def source_of(plan: Plan, static: frozenset[str] | None) -> str:
         else:
             add(f"    if b{i}.viewed: v{i}, f{i} = look({a.name}, b{i})")
         add(f"    else: v{i} = b{i}.value; f{i} = b{i}.face")
+    others = [i for i, _ in tensors[1:]]
+    if plan.mutates and others:  # an input may overlap with what is written: PyTorch refuses some of that
+        shared = " or ".join(f"b{i} is b0" for i in others)
+        add(f"    if b0.viewed and ({shared}): return call(OP, {generic})")
     keys = [_key(i, a, inputs, lines) for i, a in enumerate(arguments)]
     add(f"    key = ({', '.join(keys)}, default_dtype())")
     add("    signature = signatures.get(key)")

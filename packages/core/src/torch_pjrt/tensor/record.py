@@ -20,6 +20,7 @@ from torch_pjrt.tensor import decompose
 from torch_pjrt.tensor.bind import Call, mapped
 from torch_pjrt.tensor.buffer import look_of, wrap, wrap_sized
 from torch_pjrt.tensor.fallback import run_on_cpu
+from torch_pjrt.tensor.overlap import refuse_partial_overlap
 from torch_pjrt.tensor.schema import Plan, plan_of
 from torch_pjrt.tensor.trial import check_small, raise_as_on_cpu
 from torch_pjrt.tensor.view import store
@@ -41,6 +42,8 @@ def call(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         signature = _learned[bound.key] = learn(bound, args, kwargs)
     if signature is None:
         return run_on_cpu(op, args, kwargs)
+    if plan.mutates and torch.Tag.pointwise in op.tags:
+        refuse_partial_overlap(_targets(plan, args, kwargs), bound.given.values())
     results = record(signature, bound.inputs, bound.numbers)
     return finish(plan, signature, results, args, kwargs)
 

@@ -15,6 +15,7 @@ from torch_pjrt.graph.face import Face, contiguous_face, face_of
 from torch_pjrt.graph.signature import InternalOp, Signature, Slot, intern
 from torch_pjrt.graph.tape import Value, number_on, push, state
 from torch_pjrt.tensor.buffer import Buffer, buffer_of, look_of
+from torch_pjrt.tensor.overlap import refuse_internal_overlap
 
 READ = InternalOp("pjrt.read")
 WRITE = InternalOp("pjrt.write")
@@ -83,7 +84,7 @@ def store(tensor: torch.Tensor, value: Value) -> None:
     old = content(buffer)
     signature = _writes.get((buffer.face, face, offset))
     if signature is None:
-        refuse_overlap(face)
+        refuse_internal_overlap(face)
         new = contiguous_face(face.shape, face.dtype)
         out = contiguous_face(buffer.face.shape, buffer.face.dtype)
         signature = intern(
@@ -94,12 +95,3 @@ def store(tensor: torch.Tensor, value: Value) -> None:
     written = push(tape, signature.outs[0])
     written.origin = old.origin
     buffer.value = written
-
-
-def refuse_overlap(face: Face) -> None:
-    """Raise PyTorch's error for a write to a tensor, an expanded one, whose elements share memory."""
-    if any(n > 1 and s == 0 for n, s in zip(face.shape, face.strides, strict=True)):
-        raise RuntimeError(
-            "unsupported operation: more than one element of the written-to tensor refers to a single "
-            "memory location. Please clone() the tensor before performing the operation."
-        )

@@ -1,0 +1,53 @@
+"""Writes that PyTorch refuses because elements share memory, refused with PyTorch's errors.
+
+The rules are those of PyTorch's `MemoryOverlap`: what is easy to see is refused, the rest is let through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from torch_pjrt.graph.face import Face, storage_extent
+from torch_pjrt.tensor.buffer import buffer_of, is_pjrt, look_of
+
+
+def refuse_internal_overlap(face: Face) -> None:
+    """Raise for a write to a tensor, an expanded one, whose own elements share memory."""
+    if any(n > 1 and s == 0 for n, s in zip(face.shape, face.strides, strict=True)):
+        raise RuntimeError(
+            "unsupported operation: more than one element of the written-to tensor refers to a single "
+            "memory location. Please clone() the tensor before performing the operation."
+        )
+
+
+def refuse_partial_overlap(targets: Iterable[Any], inputs: Iterable[Any]) -> None:
+    """Raise where an input shares some memory with a target but is not just the same view of it."""
+    inputs = [x for x in inputs if is_pjrt(x)]
+    for target in targets:
+        if not is_pjrt(target):
+            continue
+        for x in inputs:
+            if x is not target and _overlap_partially(target, x):
+                raise RuntimeError(
+                    "unsupported operation: some elements of the input tensor and the written-to tensor "
+                    "refer to a single memory location. Please clone() the tensor before performing the "
+                    "operation."
+                )
+
+
+def _overlap_partially(a: torch.Tensor, b: torch.Tensor) -> bool:
+    if buffer_of(a) is not buffer_of(b):
+        return False
+    (a_face, a_start), (b_face, b_start) = look_of(a), look_of(b)
+    if not (a_face.numel and b_face.numel and a_face.dense and b_face.dense):
+        return False
+    a_end = storage_extent(a_face.shape, a_face.strides, a_start) * a_face.dtype.itemsize
+    b_end = storage_extent(b_face.shape, b_face.strides, b_start) * b_face.dtype.itemsize
+    a_start *= a_face.dtype.itemsize
+    b_start *= b_face.dtype.itemsize
+    if (a_start, a_end) == (b_start, b_end):
+        return a_face.strides != b_face.strides
+    return a_start < b_end and b_start < a_end
