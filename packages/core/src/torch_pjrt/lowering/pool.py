@@ -8,8 +8,8 @@ What every rule here may assume and must keep:
     arithmetic  runs in float32 for float16 and bfloat16.
 
 The windows of a maximum are folded one dim after the other. An `optimization_barrier` keeps XLA
-from working out a padded or half-folded array anew for each slice that reads it: without it the pooling
-of a ResNet takes six times as long on a CPU, and its backward twenty times.
+from working out a padded or half-folded array anew for each slice that reads it: without it the
+pooling of a ResNet takes six times as long on a CPU, and its backward twenty times.
 """
 
 from __future__ import annotations

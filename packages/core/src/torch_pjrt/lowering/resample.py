@@ -1,8 +1,8 @@
 """Lowerings of enlarging and shrinking by interpolation, and its backwards.
 
 Every kind works dim by dim: an element of the result is a weighted sum of a few elements of the
-input. Which ones, and their weights, follow from the sizes alone, so they are constants of the program. A
-backward is the transposition of its forward.
+input. Which ones, and their weights, follow from the sizes alone: they are constants of the program.
+A backward is the transposition of its forward.
 
     scales         PyTorch computes positions from them where they are given, else from the sizes.
     arithmetic     of values and positions runs in float32, in float64 for float64.
