@@ -2,6 +2,7 @@
 
 A selection is tried in this order, and the first that fits is used:
 
+    nothing    the view is empty
     whole      the base itself, perhaps transposed or reshaped
     dims       each dim of the view walks one dim of the base: slice, transpose, broadcast
     radix      the strides of the view divide one another: reshape the flat storage by them, then slice
@@ -63,6 +64,8 @@ class Window:
 
     def take(self, base: Array) -> Array:
         """The selected elements, in the view's shape."""
+        if 0 in self.view:
+            return lax.full(self.view, 0, base.dtype)
         x = self._arranged(base)
         if self.indices is not None:
             return jnp.take(x, self.indices, axis=0)
@@ -79,6 +82,8 @@ class Window:
 
     def put(self, base: Array, new: Array) -> Array:
         """The base with the selected elements replaced by `new`, of the view's shape."""
+        if 0 in self.view:
+            return base
         x = self._arranged(base)
         if self.indices is not None:
             x = x.at[self.indices].set(new)
@@ -121,8 +126,7 @@ def window_of(base: Face, face: Face, offset: int) -> Window:
     sizes = tuple(base.shape[d] for d in order)
     view, strides = tuple(face.shape), tuple(face.strides)
     if 0 in view:
-        places = np.zeros(view, np.int64)
-        return Window(tuple(base.shape), order, (base.numel,), (), (), (), (), view, places)
+        return _made(base, order, sizes, (), (), (), (), view)
     if offset == 0 and face.numel == base.numel and face.contiguous:
         return _made(base, order, view, (0,) * len(view), view, (1,) * len(view), range(len(view)), view)
     for shape in (sizes, _coalesced(sizes, strides), _radices(base.numel, view, strides)):

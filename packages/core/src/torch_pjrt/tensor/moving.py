@@ -10,7 +10,8 @@ import torch
 from torch_pjrt import dtypes
 from torch_pjrt.graph.face import contiguous_face, contiguous_strides, face_of, storage_extent
 from torch_pjrt.tensor import record
-from torch_pjrt.tensor.buffer import is_pjrt, set_storage, wrap_sized
+from torch_pjrt.tensor.buffer import is_pjrt, look_of, set_storage, wrap_sized
+from torch_pjrt.tensor.overlap import refuse_internal_overlap
 from torch_pjrt.tensor.transfer import download, host_view, upload
 from torch_pjrt.tensor.view import store, value_of
 
@@ -60,6 +61,7 @@ def copy_(self: torch.Tensor, src: torch.Tensor, non_blocking: bool = False) -> 
     """`self[...] = src` in every direction between host and device."""
     if not is_pjrt(self):
         return self.copy_(download(src))
+    refuse_internal_overlap(look_of(self)[0])
     if not is_pjrt(src):
         if self.shape != src.shape:
             _check_broadcast(self, src)

@@ -16,7 +16,8 @@ from torch_pjrt.tensor.buffer import buffer_of, is_pjrt, look_of
 
 def refuse_internal_overlap(face: Face) -> None:
     """Raise for a write to a tensor, an expanded one, whose own elements share memory."""
-    if any(n > 1 and s == 0 for n, s in zip(face.shape, face.strides, strict=True)):
+    shared = any(n > 1 and s == 0 for n, s in zip(face.shape, face.strides, strict=True))
+    if shared and face.numel:
         raise RuntimeError(
             "unsupported operation: more than one element of the written-to tensor refers to a single "
             "memory location. Please clone() the tensor before performing the operation."

@@ -20,7 +20,7 @@ from torch_pjrt.tensor import decompose
 from torch_pjrt.tensor.bind import Call, mapped
 from torch_pjrt.tensor.buffer import look_of, wrap, wrap_sized
 from torch_pjrt.tensor.fallback import run_on_cpu
-from torch_pjrt.tensor.overlap import refuse_partial_overlap
+from torch_pjrt.tensor.overlap import refuse_internal_overlap, refuse_partial_overlap
 from torch_pjrt.tensor.schema import Plan, plan_of
 from torch_pjrt.tensor.trial import check_small, raise_as_on_cpu
 from torch_pjrt.tensor.view import store
@@ -60,6 +60,10 @@ def learn(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Signatur
     Raises what PyTorch raises for such a call.
     """
     plan = call.plan
+    if plan.mutates and plan.op is not torch.ops.aten.zero_.default:
+        for target in _targets(plan, args, kwargs):
+            if isinstance(target, torch.Tensor):
+                refuse_internal_overlap(look_of(target)[0])
     try:
         results = _on_meta(plan, call, args, kwargs)
     except NotImplementedError:
