@@ -42,6 +42,7 @@ KINDS: tuple[str, ...] = (
     "rearrange",
     "reduction",
     "resample",
+    "rnn",
     "scan",
     "scatter",
     "search",
