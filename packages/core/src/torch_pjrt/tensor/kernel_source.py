@@ -7,7 +7,7 @@ the same steps are written out as Python source. For `add.Tensor` it reads like 
     def kernel(self, other, *, alpha=1):
         tape = state.tape
         if len(tape.values) > settings.tape_bound: tape = cut(tape)
-        if other.__class__ in NUMBERS: return call(OP, (self, other), {"alpha": alpha})
+        if other.__class__ in NUMBERS: return with_number(self, other, alpha=alpha)
         try:
             b0 = self.untyped_storage().buffer
             b1 = other.untyped_storage().buffer
@@ -23,7 +23,9 @@ The first call of a pattern goes through `record.learn`, so both ways share thei
 
 from __future__ import annotations
 
+import keyword
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -69,7 +71,8 @@ def _is_fast(plan: Plan) -> bool:
 
 def _compiled(plan: Plan) -> Callable[..., Any]:
     static = record.static_names(plan.functional)
-    source = source_of(plan, static)
+    variant = _with_number(plan)
+    source = source_of(plan, static, has_variant=variant is not None)
     signatures: dict[Any, Any] = {}
 
     def learn(key: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -97,6 +100,7 @@ def _compiled(plan: Plan) -> Callable[..., Any]:
         "store": store,
         "signatures": signatures,
         "state": state,
+        "with_number": _compiled(variant) if variant is not None else None,
         "wrap": wrap,
         **{f"D{i}": a.default for i, a in enumerate(plan.arguments)},
     }
@@ -105,14 +109,27 @@ def _compiled(plan: Plan) -> Callable[..., Any]:
     return scope["kernel"]
 
 
+def _with_number(plan: Plan) -> Plan | None:
+    """The plan of `x * 2`: a Python number in place of the second of two tensors. None if there are not two."""
+    places = [i for i, a in enumerate(plan.arguments) if a.kind is Kind.TENSOR]
+    if len(places) != 2 or plan.arguments[places[1]].optional:
+        return None
+    arguments = list(plan.arguments)
+    arguments[places[1]] = replace(arguments[places[1]], kind=Kind.NUMBER)
+    return replace(plan, arguments=tuple(arguments))
+
+
 def _writes_plainly(signature: Any) -> bool:
     """The result of an in-place operator looks as its target does, so that it can take its place."""
     target, out = signature.faces[0], signature.outs[0]
     return target.shape == out.shape and target.dtype == out.dtype
 
 
-def source_of(plan: Plan, static: frozenset[str] | None) -> str:
-    """The source of the kernel; `static` names the numbers that are constants (None: all are)."""
+def source_of(plan: Plan, static: frozenset[str] | None, *, has_variant: bool) -> str:
+    """The source of the kernel; `static` names the numbers that are constants (None: all are).
+
+    With `has_variant`, a number in place of the second tensor is left to the kernel `with_number`.
+    """
     arguments = plan.arguments
     tensors = [(i, a) for i, a in enumerate(arguments) if a.kind is Kind.TENSOR]
     generic = _generic_call(arguments)
@@ -126,21 +143,22 @@ def source_of(plan: Plan, static: frozenset[str] | None) -> str:
     add("    tape = state.tape")
     add("    if len(tape.values) > settings.tape_bound: tape = cut(tape)")
     required = [a for _, a in tensors if not a.optional]
-    if checks := [f"{a.name}.__class__ in NUMBERS" for a in required[1:]]:
-        add(f"    if {' or '.join(checks)}: return call(OP, {generic})")
+    if checks := [f"{_word(a)}.__class__ in NUMBERS" for a in required[1:]]:
+        other = f"with_number({_forwarded(arguments)})" if has_variant else f"call(OP, {generic})"
+        add(f"    if {' or '.join(checks)}: return {other}")
     if any(a.name == "generator" for a in arguments):
         add(f"    if generator is not None: return call(OP, {generic})")
     add("    try:")
     for i, a in tensors:
-        guard = f" if {a.name} is not None else None" if a.optional else ""
-        add(f"        b{i} = {a.name}.untyped_storage().buffer{guard}")
+        guard = f" if {_word(a)} is not None else None" if a.optional else ""
+        add(f"        b{i} = {_word(a)}.untyped_storage().buffer{guard}")
     add(f"    except AttributeError: return call(OP, {generic})")
     for i, a in tensors:
         if a.optional:
             add(f"    if b{i} is None: f{i} = None")
-            add(f"    elif b{i}.viewed: v{i}, f{i} = look({a.name}, b{i})")
+            add(f"    elif b{i}.viewed: v{i}, f{i} = look({_word(a)}, b{i})")
         else:
-            add(f"    if b{i}.viewed: v{i}, f{i} = look({a.name}, b{i})")
+            add(f"    if b{i}.viewed: v{i}, f{i} = look({_word(a)}, b{i})")
         add(f"    else: v{i} = b{i}.value; f{i} = b{i}.face")
     others = [i for i, _ in tensors[1:]]
     if plan.mutates and others:  # an input may overlap with what is written: PyTorch refuses some of that
@@ -169,8 +187,8 @@ def source_of(plan: Plan, static: frozenset[str] | None) -> str:
             )
     for i, a in enumerate(arguments):
         if a.name in inputs:
-            add(f"    if k{i} is float: tape.floats.append({a.name})")
-            add(f"    elif k{i} is int: tape.ints.append({a.name})")
+            add(f"    if k{i} is float: tape.floats.append({_word(a)})")
+            add(f"    elif k{i} is int: tape.ints.append({_word(a)})")
     add("    if signature.random: tape.code += draw(tape)")
     add("    values = tape.values")
     add("    face = signature.outs[0]")
@@ -191,6 +209,11 @@ def source_of(plan: Plan, static: frozenset[str] | None) -> str:
     return "\n".join(lines)
 
 
+def _word(a: Argument) -> str:
+    """The argument's name as a Python identifier: `uniform` has one called `from`."""
+    return f"{a.name}_" if keyword.iskeyword(a.name) else a.name
+
+
 def _parameters(arguments: tuple[Argument, ...]) -> str:
     parts = []
     starred = False
@@ -198,13 +221,17 @@ def _parameters(arguments: tuple[Argument, ...]) -> str:
         if a.keyword_only and not starred:
             parts.append("*")
             starred = True
-        parts.append(f"{a.name}=D{i}" if a.has_default else a.name)
+        parts.append(f"{_word(a)}=D{i}" if a.has_default else _word(a))
     return ", ".join(parts)
 
 
+def _forwarded(arguments: tuple[Argument, ...]) -> str:
+    return ", ".join(f"{a.name}={_word(a)}" if a.keyword_only else _word(a) for a in arguments)
+
+
 def _generic_call(arguments: tuple[Argument, ...]) -> str:
-    positional = "".join(f"{a.name}, " for a in arguments if not a.keyword_only)
-    named = ", ".join(f"{a.name!r}: {a.name}" for a in arguments if a.keyword_only)
+    positional = "".join(f"{_word(a)}, " for a in arguments if not a.keyword_only)
+    named = ", ".join(f"{a.name!r}: {_word(a)}" for a in arguments if a.keyword_only)
     return f"({positional}), {{{named}}}"
 
 
@@ -213,13 +240,13 @@ def _key(i: int, a: Argument, inputs: frozenset[str], lines: list[str]) -> str:
     if a.kind is Kind.TENSOR:
         return f"f{i}"
     if a.name in inputs:
-        lines.append(f"    k{i} = {a.name}.__class__")
-        lines.append(f"    if k{i} is not float and k{i} is not int: k{i} = hashable({a.name})")
+        lines.append(f"    k{i} = {_word(a)}.__class__")
+        lines.append(f"    if k{i} is not float and k{i} is not int: k{i} = hashable({_word(a)})")
         return f"k{i}"
     if a.name == "generator":
         return "None"
     if a.kind is Kind.NUMBER:
-        return f"hashable({a.name})"
+        return f"hashable({_word(a)})"
     if "List[" in a.type:
-        return f"tuple({a.name}) if {a.name}.__class__ is list else {a.name}"
-    return a.name
+        return f"tuple({_word(a)}) if {_word(a)}.__class__ is list else {_word(a)}"
+    return _word(a)
