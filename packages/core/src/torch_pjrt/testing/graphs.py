@@ -84,10 +84,12 @@ class _Arguments:
             return _LITERALS[word]
         if re.fullmatch(r"-?\d+", word):
             return int(word)
+        if word.startswith("torch."):
+            return getattr(torch, word.removeprefix("torch."))
         try:
             value = float(word)
         except ValueError:
-            return getattr(torch, word.removeprefix("torch."), word)
+            return word
         self._n_floats += 1
         return self._number(Number(float, self._n_floats - 1, value))
 
