@@ -12,9 +12,14 @@ Strides = tuple[int, ...]
 
 
 class Face:
-    """Shape, dtype and strides (in elements). Made by `face_of` only, one object for each combination."""
+    """Shape, dtype and strides (in elements). Made by `face_of` only, one object for each combination.
 
-    __slots__ = ("contiguous", "dense", "dtype", "numel", "shape", "strides")
+    contiguous  row-major, whatever the strides of dims of size 1; so is what has no elements.
+    dense       in some order of the dims it fills its storage without gap or overlap.
+    plain       its strides are those that `create_empty_tensor` gives to this shape.
+    """
+
+    __slots__ = ("contiguous", "dense", "dtype", "numel", "plain", "shape", "strides")
 
     def __init__(self, shape: tuple[int, ...], dtype: torch.dtype, strides: Strides) -> None:
         self.shape = shape
@@ -23,6 +28,7 @@ class Face:
         self.numel = _product(shape)
         self.contiguous = self.numel == 0 or _same_layout(shape, strides, contiguous_strides(shape))
         self.dense = self.contiguous or _is_dense(shape, strides)
+        self.plain = strides == tuple(_product(shape[dim + 1 :]) for dim in range(len(shape)))
 
     def __repr__(self) -> str:
         layout = "" if self.contiguous else f" strides {list(self.strides)}"

@@ -76,7 +76,7 @@ def is_pjrt(x: object) -> bool:
 
 def wrap(value: Value, face: Face) -> torch.Tensor:
     """A new tensor that looks like `face` (dense) with this content and an unsized storage if that serves."""
-    if not face.contiguous:
+    if not face.plain:
         return wrap_sized(value, face)
     tensor = create_empty_tensor(face.shape, face.dtype)
     tensor.untyped_storage().buffer = Buffer(value, face)

@@ -202,7 +202,7 @@ def source_of(plan: Plan, static: frozenset[str] | None, *, has_variant: bool) -
         add("    store(self, value)")
         add("    return self")
     else:
-        add("    if not face.contiguous: return wrap(value, face)")
+        add("    if not face.plain: return wrap(value, face)")
         add("    tensor = create(face.shape, face.dtype)")
         add("    tensor.untyped_storage().buffer = Buffer(value, face)")
         add("    return tensor")

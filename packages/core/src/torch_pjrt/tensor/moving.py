@@ -11,7 +11,7 @@ from torch_pjrt import dtypes
 from torch_pjrt.graph.face import contiguous_face, contiguous_strides, face_of, storage_extent
 from torch_pjrt.tensor import record
 from torch_pjrt.tensor.buffer import is_pjrt, look_of, set_storage, wrap_sized
-from torch_pjrt.tensor.overlap import refuse_internal_overlap
+from torch_pjrt.tensor.overlap import refuse_internal_overlap, refuse_partial_overlap
 from torch_pjrt.tensor.transfer import download, host_view, upload
 from torch_pjrt.tensor.view import store, value_of
 
@@ -68,6 +68,7 @@ def copy_(self: torch.Tensor, src: torch.Tensor, non_blocking: bool = False) -> 
             src = src.expand(self.shape)
         store(self, upload(src.detach().to(self.dtype)))
         return self
+    refuse_partial_overlap((self,), (src,))
     if self.shape == src.shape and self.dtype == src.dtype:
         if self is not src:
             store(self, value_of(src))

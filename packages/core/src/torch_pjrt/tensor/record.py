@@ -38,12 +38,15 @@ def call(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return run_on_cpu(op, args, kwargs)
     bound = Call(plan, args, kwargs, static_names(plan.functional))
     signature: Any = _learned.get(bound.key, _NO_SIGNATURE)
+    if plan.mutates and torch.Tag.pointwise in op.tags:  # before the shapes, as PyTorch does
+        targets = _targets(plan, args, kwargs)
+        if signature is _NO_SIGNATURE:
+            _refuse_internal_overlap(plan, targets)
+        refuse_partial_overlap(targets, bound.given.values())
     if signature is _NO_SIGNATURE:
         signature = _learned[bound.key] = learn(bound, args, kwargs)
     if signature is None:
         return run_on_cpu(op, args, kwargs)
-    if plan.mutates and torch.Tag.pointwise in op.tags:
-        refuse_partial_overlap(_targets(plan, args, kwargs), bound.given.values())
     results = record(signature, bound.inputs, bound.numbers)
     return finish(plan, signature, results, args, kwargs)
 
@@ -60,10 +63,8 @@ def learn(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Signatur
     Raises what PyTorch raises for such a call.
     """
     plan = call.plan
-    if plan.mutates and plan.op is not torch.ops.aten.zero_.default:
-        for target in _targets(plan, args, kwargs):
-            if isinstance(target, torch.Tensor):
-                refuse_internal_overlap(look_of(target)[0])
+    if plan.mutates:
+        _refuse_internal_overlap(plan, _targets(plan, args, kwargs))
     try:
         results = _on_meta(plan, call, args, kwargs)
     except NotImplementedError:
@@ -91,6 +92,14 @@ def learn(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Signatur
         )
     except decompose.NoDecomposition:
         return None
+
+
+def _refuse_internal_overlap(plan: Plan, targets: Sequence[Any]) -> None:
+    if plan.op is torch.ops.aten.zero_.default:
+        return
+    for target in targets:
+        if isinstance(target, torch.Tensor):
+            refuse_internal_overlap(look_of(target)[0])
 
 
 def record(
