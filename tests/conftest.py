@@ -1,0 +1,70 @@
+"""What the tests at the root share: counting what is compiled, and Python in processes of its own."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import torch_pjrt
+from torch_pjrt.compile.programs import forget_programs
+from torch_pjrt.observe.counters import counters
+
+Count = Callable[[], int]
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+# Properties of tests whose sum the end of the run shows: they say how much was tried.
+SUMMED = ("random programs",)
+
+
+@pytest.fixture
+def compiled() -> Count:
+    """How many programs were compiled since the test began; nothing is pending and none is known then."""
+    torch.zeros((), device="pjrt")
+    gc.collect()
+    torch_pjrt.sync()
+    forget_programs()
+    before = counters.programs_compiled
+    return lambda: counters.programs_compiled - before
+
+
+@pytest.fixture(scope="session")
+def python() -> Run:
+    """Runs a script in a process of its own; fails with what it wrote unless it ends with `returncode`.
+
+    None accepts any. Keywords are environment variables; variables of ours are not inherited.
+    """
+
+    def run(
+        script: str, *, returncode: int | None = 0, **variables: str
+    ) -> subprocess.CompletedProcess[str]:
+        env = {k: v for k, v in os.environ.items() if not k.startswith(("TORCH_PJRT", "PJRT_"))}
+        done = subprocess.run(
+            [sys.executable, "-c", script],
+            capture_output=True,
+            text=True,
+            env={**env, **variables},
+            timeout=300,
+            check=False,
+        )
+        assert returncode in (None, done.returncode), done.stdout + done.stderr
+        return done
+
+    return run
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Say how many random programs ran, and how many differed from PyTorch on CPU."""
+    reports = [r for kind in ("passed", "failed") for r in terminalreporter.stats.get(kind, [])]
+    for name in SUMMED:
+        counts = [(v, r.failed) for r in reports for k, v in r.user_properties if k == name]
+        if counts:
+            total = sum(n for n, _ in counts)
+            n_differ = sum(failed for _, failed in counts)
+            terminalreporter.write_line(f"{name}: {total} ran, {n_differ or 'none'} differed")
