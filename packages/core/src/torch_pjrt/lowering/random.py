@@ -128,6 +128,14 @@ def randperm(key: Array, n: int, *, dtype: torch.dtype | None = torch.int64) -> 
 # Operators that fill a tensor
 
 
+@table.lowers(aten.uniform.default, random=True)
+def uniform(key: Array, self: Array, from_: Any = 0.0, to: Any = 1.0, **named: Any) -> Array:
+    """In [from, to). `from`, which Python keeps for itself, may also arrive by its name."""
+    unit = _unit(key, self.shape, self.dtype)
+    low = as_dtype(named.get("from", from_), unit.dtype)
+    return as_dtype(unit * (as_dtype(to, unit.dtype) - low) + low, self.dtype)
+
+
 @table.lowers(aten.normal_functional.default, random=True)
 def normal_functional(key: Array, self: Array, mean: Any = 0.0, std: Any = 1.0) -> Array:
     wide = opmath(self.dtype)
@@ -179,6 +187,16 @@ def random(key: Array, self: Array) -> Array:
 @table.lowers(aten.random.to, random=True)
 def random_to(key: Array, self: Array, to: int) -> Array:
     return _whole(key, self.shape, 0, to, self.dtype)
+
+
+@table.lowers(getattr(aten.random, "from"), random=True)
+def random_from(
+    key: Array, self: Array, from_: int = 0, to: int | None = None, **named: int
+) -> Array:
+    """In [from, to), or up to the greatest that the dtype holds."""
+    low = named.get("from", from_)
+    end = _most(self.dtype) + 1 if to is None else to
+    return _whole(key, self.shape, low, end - low, self.dtype)
 
 
 # Distributions whose parameters are tensors

@@ -93,6 +93,7 @@ unit, gauss = around(0.5, 12**-0.5, 0, 1), around(0, 1, -7, 7)
 one = torch.empty(N).fill_(7)
 weights = torch.tensor([0.2, 0.0, 0.5, 0.3])
 floats = (torch.float32, torch.float64, torch.float16, BF16)
+random_from = getattr(aten.random, "from")
 rrelu = aten.rrelu_with_noise_functional.default
 
 
@@ -125,6 +126,10 @@ SAMPLES: list[Sample] = [
     drawn(aten.randperm.default, 0, test=permuted),
     drawn(aten.randperm.default, 1000, dtype=torch.int32, test=permuted),
     drawn(aten.randperm.generator, 1000, generator=None, test=permuted),
+    drawn(aten.uniform.default, one, test=unit),
+    drawn(aten.uniform.default, one, -3.0, 5.0, test=around(1, 8 / 12**0.5, -3, 5)),
+    drawn(aten.uniform.default, one.double(), 2.0, 3.0, test=around(2.5, 12**-0.5, 2, 3)),
+    drawn(aten.uniform.default, one.bfloat16(), test=unit),
     drawn(aten.normal_functional.default, one, test=gauss),
     drawn(aten.normal_functional.default, one, 3.0, 0.5, test=around(3, 0.5, -1, 7)),
     drawn(aten.normal_functional.default, one.bfloat16(), 3.0, 0.5, test=around(3, 0.5, -1, 7)),
@@ -141,6 +146,8 @@ SAMPLES: list[Sample] = [
     drawn(aten.random.default, one.bool(), test=around(0.5, 0.5, 0, 2)),
     drawn(aten.random.default, one.long(), test=around(2**62, 2**63 / 12**0.5, 0, inf)),
     drawn(aten.random.to, one, 10, test=around(4.5, 8.25**0.5, 0, 10)),
+    drawn(random_from, one.int(), -5, 5, test=around(-0.5, 8.25**0.5, -5, 5)),
+    drawn(random_from, one.to(torch.uint8), 5, None, test=around(130, 72.46, 5, 256)),
     drawn(aten.bernoulli.default, one * 0 + 0.3, test=around(0.3, 0.21**0.5, 0, 1.1)),
     drawn(aten.bernoulli.default, one.double() * 0 + 1, test=around(1, 0, 1, 1.1)),
     drawn(aten.bernoulli.p, one.int(), 0.3, test=around(0.3, 0.21**0.5, 0, 2)),
