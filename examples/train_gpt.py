@@ -151,7 +151,7 @@ def validate(model: nn.Module, text: Tensor, device: str, batches: int = 8) -> f
 
 @torch.no_grad()
 def sample(
-    model: nn.Module, prompt: str, n_bytes: int, device: str, temperature: float = 0.6
+    model: nn.Module, prompt: str, n_bytes: int, device: str, temperature: float = 0.7
 ) -> str:
     """`prompt` and what the model writes after it: a window of fixed length rolls on by a byte."""
     model.eval()
