@@ -116,16 +116,25 @@ def test_tape_becomes_the_graph_of_what_it_recorded() -> None:
     value = Value.of_array(face, None)  # pyright: ignore[reportArgumentType]
     tape.inputs.append(value)
     scaled = recorded(tape, "mul.Scalar", face, (Slot(0), NumberSlot(0, float)), -1)
-    tape.floats.append(0.5)
+    scaled = recorded(tape, "mul.Scalar", face, (Slot(0), NumberSlot(0, int)), scaled)
+    scaled = recorded(tape, "add.Scalar", face, (Slot(0), NumberSlot(0, float)), scaled)
+    tape.floats += [0.5, 0.25]
+    tape.ints += [7]
     drawn = recorded(tape, "bernoulli.default", face, (Slot(0),), scaled, draw=(0, 3))
 
     assert text(graph_of(tape, [drawn, -1])) == (
         "i0: float32[3]\n"
         "v0: float32[3] = aten.mul.Scalar(i0, 0.5)\n"
-        "v1: float32[3] = aten.bernoulli.default(v0)  # draw 0.3\n"
-        "return v1, i0"
+        "v1: float32[3] = aten.mul.Scalar(v0, 7)\n"
+        "v2: float32[3] = aten.add.Scalar(v1, 0.25)\n"
+        "v3: float32[3] = aten.bernoulli.default(v2)  # draw 0.3\n"
+        "return v3, i0"
     )
-    assert graph_of(tape, [drawn]).nodes[0].numbers == (Number(float, 0, 0.5),)
+    assert [n.numbers for n in graph_of(tape, [drawn]).nodes[:3]] == [
+        (Number(float, 0, 0.5),),
+        (Number(int, 0, 7),),
+        (Number(float, 1, 0.25),),
+    ]
 
 
 def recorded(

@@ -12,7 +12,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from torch_pjrt.autoload import autoload
+from torch_pjrt.autoload import autoload, failure
 
 if TYPE_CHECKING:
     from torch_pjrt.observe.report import report
@@ -28,5 +28,8 @@ def __getattr__(name: str) -> Any:
     if name in _LAZY:
         import torch  # noqa: F401  registers the device first, in the order that PyTorch expects
 
+        autoload()  # where PyTorch was told not to load backends by itself
+        if (error := failure()) is not None:
+            raise error
         return getattr(import_module(_LAZY[name]), name)
     raise AttributeError(f"module 'torch_pjrt' has no attribute {name!r}")

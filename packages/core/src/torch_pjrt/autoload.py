@@ -2,13 +2,15 @@
 
 PyTorch loads this through its entry-point group `torch.backends`, in every process that imports it, in
 DataLoader workers too; an exception here would make `import torch` itself fail. So this imports no JAX,
-starts no device, may be called any number of times, and remembers an error instead of raising it: the
-first use of the device raises it then.
+starts no device, may be called any number of times, and turns an error into a warning; `failure` keeps
+it, and whatever `torch_pjrt` offers raises it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import sys
+import warnings
 
 _error: Exception | None = None
 _done = False
@@ -28,6 +30,8 @@ def autoload() -> None:
         registration.register()
     except Exception as error:
         _error = error
+        with contextlib.suppress(Warning):  # under `python -W error` too, `import torch` must work
+            warnings.warn(f"The device `pjrt` is not there: {error}", stacklevel=2)
 
 
 def failure() -> Exception | None:

@@ -76,12 +76,11 @@ def _compiled(plan: Plan) -> Callable[..., Any]:
     signatures: dict[Any, Any] = {}
 
     def learn(key: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The signature for a fast key; None (not kept) where the general way must be taken."""
+        """The signature for a key; False where the general way must be taken."""
         signature = record.learn(Call(plan, args, kwargs, static), args, kwargs)
-        if signature is not None and (not plan.mutates or _writes_plainly(signature)):
-            signatures[key] = signature
-            return signature
-        return None
+        fits = signature is not None and (not plan.mutates or _writes_plainly(signature))
+        signatures[key] = signature if fits else False
+        return signatures[key]
 
     scope: dict[str, Any] = {
         "Buffer": Buffer,
@@ -167,9 +166,8 @@ def source_of(plan: Plan, static: frozenset[str] | None, *, has_variant: bool) -
     keys = [_key(i, a, inputs, lines) for i, a in enumerate(arguments)]
     add(f"    key = ({', '.join(keys)}, default_dtype())")
     add("    signature = signatures.get(key)")
-    add("    if signature is None:")
-    add(f"        signature = learn(key, {generic})")
-    add(f"        if signature is None: return call(OP, {generic})")
+    add(f"    if signature is None: signature = learn(key, {generic})")
+    add(f"    if signature is False: return call(OP, {generic})")
     required_numbers = [
         f"v{i}.number if v{i}.tape is tape else tape.take(v{i})"
         for i, a in tensors
