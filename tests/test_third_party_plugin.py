@@ -199,3 +199,25 @@ def test_devices_command_puts_the_preferred_one_first(installed: Path) -> None:
         ["CPU", "0", "cpu", "usable"],
         ["SAMPLE", "-1", "sample", "usable"],
     ]
+
+
+def test_broken_plugin_beside_it_is_warned_of_by_name_and_the_rest_works(
+    installed: Path, tmp_path: Path
+) -> None:
+    info = tmp_path / "rotten-0.1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: rotten\nVersion: 0.1\n")
+    (info / "entry_points.txt").write_text("[torch_pjrt]\nrotten = rotten_plugin\n")
+    (tmp_path / "rotten_plugin.py").write_text("raise OSError('librotten.so: cannot open')\n")
+    code = "import torch; print('imported'); print(torch.ones(2, device='pjrt').sum().item())"
+    both = f"{tmp_path}{os.pathsep}{installed}"
+
+    done = python(installed, "-c", code, PJRT_DEVICE="SAMPLE", PYTHONPATH=both)
+    listed = python(installed, "-m", "torch_pjrt", "plugins", PYTHONPATH=both)
+
+    assert done.stdout.split() == ["imported", "2.0"], done.stderr
+    reason = "OSError: librotten.so: cannot open"
+    assert done.stderr.count(f"plugin `rotten` failed and is disabled: {reason}") == 1
+    assert listed.returncode == 1
+    assert f"rotten_plugin\n    broken, disabled: {reason}\n" in listed.stdout
+    assert "device SAMPLE, priority -1, usable" in listed.stdout
