@@ -19,12 +19,13 @@ class Face:
     plain       its strides are those that `create_empty_tensor` gives to this shape.
     """
 
-    __slots__ = ("contiguous", "dense", "dtype", "numel", "plain", "shape", "strides")
+    __slots__ = ("contiguous", "dense", "dtype", "is_complex", "numel", "plain", "shape", "strides")
 
     def __init__(self, shape: tuple[int, ...], dtype: torch.dtype, strides: Strides) -> None:
         self.shape = shape
         self.dtype = dtype
         self.strides = strides
+        self.is_complex = dtype.is_complex
         self.numel = _product(shape)
         self.contiguous = self.numel == 0 or _same_layout(shape, strides, contiguous_strides(shape))
         self.dense = self.contiguous or _is_dense(shape, strides)

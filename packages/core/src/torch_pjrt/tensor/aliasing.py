@@ -78,6 +78,8 @@ def view_dtype(self: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def view_as_real(self: torch.Tensor) -> torch.Tensor:
+    if self.is_conj():
+        torch.view_as_real(torch.empty(0, dtype=self.dtype).conj())  # raises PyTorch's error
     buffer = ensure_sized(self)
     looks = torch.view_as_real(_meta_like(self))
     return _alias(self, buffer, looks.dtype, looks)

@@ -41,6 +41,21 @@ from torch_pjrt.tensor.schema import Argument, Kind, Plan, plan_of
 from torch_pjrt.tensor.view import look, store
 
 _FAST = (Kind.TENSOR, Kind.NUMBER, Kind.STATIC, Kind.DROPPED)
+aten = torch.ops.aten
+# PyTorch hands these their inputs with a lazy conj bit still set; for others it resolves it first.
+_SEES_CONJ = frozenset(
+    (
+        aten.addmm.default,
+        aten.addmv.default,
+        aten.baddbmm.default,
+        aten.bmm.default,
+        aten.dot.default,
+        aten.linalg_solve_triangular.default,
+        aten.mm.default,
+        aten.mv.default,
+        aten.vdot.default,
+    )
+)
 NUMBERS = frozenset((int, float, bool, complex))
 
 
@@ -159,6 +174,9 @@ def source_of(plan: Plan, static: frozenset[str] | None, *, has_variant: bool) -
         else:
             add(f"    if b{i}.viewed: v{i}, f{i} = look({_word(a)}, b{i})")
         add(f"    else: v{i} = b{i}.value; f{i} = b{i}.face")
+    if plan.functional in _SEES_CONJ:
+        places = " or ".join(f"f{i}.is_complex" for i, _ in tensors)
+        add(f"    if {places}: return call(OP, {generic})")
     others = [i for i, _ in tensors[1:]]
     if plan.mutates and others:  # an input may overlap with what is written: PyTorch refuses some of that
         shared = " or ".join(f"b{i} is b0" for i in others)

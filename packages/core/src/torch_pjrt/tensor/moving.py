@@ -76,6 +76,13 @@ def copy_(self: torch.Tensor, src: torch.Tensor, non_blocking: bool = False) -> 
     return record.call(aten.copy_.default, (self, src), {})
 
 
+def clone(
+    self: torch.Tensor, *, memory_format: torch.memory_format | None = None
+) -> torch.Tensor:
+    """The same content in another buffer: nothing to compute, unless a lazy bit is to be applied."""
+    return record.call(aten.clone.default, (self,), {"memory_format": memory_format})
+
+
 def _copy_from(
     self: torch.Tensor, dst: torch.Tensor, non_blocking: bool = False
 ) -> torch.Tensor:
@@ -101,7 +108,12 @@ def _to_copy(
     if not is_pjrt(self):
         source = self.to(dtype) if dtype is not None else self
         value = upload(source)
-        return wrap_sized(value, value.face)
+        face = value.face
+        if memory_format is not None or not source.is_contiguous():
+            like = face_of(source.shape, source.dtype, source.stride()).meta()
+            laid_out = torch.empty_like(like, memory_format=memory_format or torch.preserve_format)
+            face = face_of(face.shape, face.dtype, laid_out.stride())
+        return wrap_sized(value, face)
     kwargs = {"dtype": dtype, "memory_format": memory_format}
     return record.call(aten._to_copy.default, (self,), kwargs)
 
@@ -135,6 +147,7 @@ def _check_broadcast(self: torch.Tensor, src: torch.Tensor) -> None:
 KERNELS: dict[Any, Any] = {
     aten.empty.memory_format: empty,
     aten.empty_strided.default: empty_strided,
+    aten.clone.default: clone,
     aten.copy_.default: copy_,
     aten._copy_from.default: _copy_from,
     aten._to_copy.default: _to_copy,

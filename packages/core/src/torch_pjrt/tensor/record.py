@@ -12,9 +12,11 @@ from typing import Any
 
 import torch
 
+from torch_pjrt import dtypes
 from torch_pjrt.graph.face import Face, contiguous_face, face_of
 from torch_pjrt.graph.signature import Signature, Slot, intern
 from torch_pjrt.graph.tape import Tape, Value, number_on, push, state
+from torch_pjrt.compile.abstract import results_of_rule
 from torch_pjrt.run.client import client
 from torch_pjrt.tensor import decompose
 from torch_pjrt.tensor.bind import Call, mapped
@@ -29,6 +31,15 @@ from torch_pjrt.tensor.view import store
 _learned: dict[Any, Signature | None] = {}
 
 _NO_SIGNATURE = object()
+
+# They may write to tensors whose elements share memory.
+_WRITES_ONE_VALUE = frozenset(
+    (
+        torch.ops.aten.zero_.default,
+        torch.ops.aten.fill_.Scalar,
+        torch.ops.aten.fill_.Tensor,
+    )
+)
 
 
 def call(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -65,18 +76,22 @@ def learn(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Signatur
     plan = call.plan
     if plan.mutates:
         _refuse_internal_overlap(plan, _targets(plan, args, kwargs))
-    try:
-        results = _on_meta(plan, call, args, kwargs)
-    except NotImplementedError:
-        return None
-    except Exception as error:
-        raise_as_on_cpu(plan.op, args, kwargs, error)
-        return None
-    check_small(plan.op, args, kwargs)
-    outs, dropped = _faces(results)
     lowering = client().lowerings.get(plan.functional)
     if lowering is None and plan.random:
         return None
+    try:
+        results = _on_meta(plan, call, args, kwargs)
+    except NotImplementedError:  # PyTorch has no meta function
+        check_small(plan.op, args, kwargs)
+        if lowering is None:
+            return None
+        results = results_of_rule(lowering, call)
+    except Exception as error:
+        raise_as_on_cpu(plan.op, args, kwargs, error)
+        return None
+    else:
+        check_small(plan.op, args, kwargs)
+    outs, dropped = _faces(results)
     try:
         return intern(
             plan.functional,
@@ -95,7 +110,7 @@ def learn(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Signatur
 
 
 def _refuse_internal_overlap(plan: Plan, targets: Sequence[Any]) -> None:
-    if plan.op is torch.ops.aten.zero_.default:
+    if plan.op in _WRITES_ONE_VALUE:
         return
     for target in targets:
         if isinstance(target, torch.Tensor):
@@ -201,6 +216,7 @@ def _faces(results: Any) -> tuple[tuple[Face, ...], tuple[bool, ...]]:
     for r in flat:
         if r is None:
             continue
+        dtypes.to_jax(r.dtype)  # a dtype that XLA lacks is refused at the call
         face = face_of(r.shape, r.dtype, r.stride())
         faces.append(face if face.dense else contiguous_face(r.shape, r.dtype))
     return tuple(faces), tuple(r is None for r in flat) if None in flat else ()

@@ -58,7 +58,7 @@ def register_all() -> None:
         return
     from torch_pjrt.device.setup import set_up
     from torch_pjrt.run.client import client
-    from torch_pjrt.tensor import aliasing, attention, masks, moving, norms
+    from torch_pjrt.tensor import aliasing, attention, determinants, masks, moving, norms
     from torch_pjrt.tensor.kernel_source import kernel_of
 
     table = client().lowerings
@@ -70,6 +70,7 @@ def register_all() -> None:
         **masks.KERNELS,
         **norms.KERNELS,
         **attention.KERNELS,
+        **determinants.KERNELS,
     }
     library = torch.library.Library("aten", "IMPL")
     _libraries.append(library)

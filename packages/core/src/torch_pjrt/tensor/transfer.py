@@ -43,15 +43,14 @@ def host_view(tensor: torch.Tensor) -> torch.Tensor:
     host = host_array(content(buffer))
     base = buffer.face
     whole = from_numpy(host, base.dtype)
-    if face is base and not offset:
-        return whole
-    order = storage_order(base)
-    flat = whole.permute(order).contiguous().view(-1)
-    if face.dtype != base.dtype:
-        flat = flat.view(face.dtype)
-    view = flat.as_strided(face.shape, face.strides, offset)
-    if tensor.is_conj():
-        view = view.conj()
+    if face is base and not offset and base.contiguous:
+        view = whole
+    else:
+        flat = whole.permute(storage_order(base)).contiguous().view(-1)
+        if face.dtype != base.dtype:
+            flat = flat.view(face.dtype)
+        view = flat.as_strided(face.shape, face.strides, offset)
+    view = view.conj().resolve_conj() if tensor.is_conj() else view
     return view.neg() if tensor.is_neg() else view
 
 

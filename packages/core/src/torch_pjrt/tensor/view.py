@@ -18,6 +18,8 @@ from torch_pjrt.tensor.buffer import Buffer, buffer_of, look_of
 
 READ = InternalOp("pjrt.read")
 WRITE = InternalOp("pjrt.write")
+_CONJ = torch.ops.aten._conj_physical.default
+_NEG = torch.ops.aten.neg.default
 
 _reads: dict[tuple[Face, Face, int], Signature] = {}
 _writes: dict[tuple[Face, Face, int], Signature] = {}
@@ -60,13 +62,27 @@ def content(buffer: Buffer) -> Value:
 
 
 def value_of(tensor: torch.Tensor) -> Value:
-    """A tensor's content as a value of its own shape."""
+    """A tensor's content as a value of its own shape; lazy conjugation and negation applied."""
     buffer = buffer_of(tensor)
-    return look(tensor, buffer)[0] if buffer.viewed else content(buffer)
+    value = look(tensor, buffer)[0] if buffer.viewed else content(buffer)
+    return _resolved(tensor, value)
+
+
+def _resolved(tensor: torch.Tensor, value: Value) -> Value:
+    """The value with what the tensor's conj and neg bits ask for; each is its own inverse."""
+    for bit, op in ((tensor.is_conj(), _CONJ), (tensor.is_neg(), _NEG)):
+        if bit:
+            face = contiguous_face(tensor.shape, tensor.dtype)
+            signature = intern(op, (Slot(0),), {}, (face,), (face,))
+            tape = state.tape
+            tape.code += (signature.number, number_on(tape, value))
+            value = push(tape, face)
+    return value
 
 
 def store(tensor: torch.Tensor, value: Value) -> None:
     """Write `value`, of the tensor's own shape and dtype, into the tensor's place in its buffer."""
+    value = _resolved(tensor, value)
     buffer = buffer_of(tensor)
     face, offset = look_of(tensor) if buffer.viewed else (buffer.face, 0)
     tape = state.tape

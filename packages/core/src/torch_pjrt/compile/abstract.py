@@ -1,0 +1,43 @@
+"""What a rule's results look like, where PyTorch has no meta function that would say."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import jax
+import torch
+
+from torch_pjrt import dtypes
+from torch_pjrt.graph.signature import NumberSlot, Slot
+from torch_pjrt.lowering.table import Lowering
+
+if TYPE_CHECKING:
+    from torch_pjrt.tensor.bind import Call
+
+
+def results_of_rule(lowering: Lowering, call: Call) -> Any:
+    """Meta tensors like the results of the rule on this call: one, a tuple, None where the rule gives None."""
+    shapes = [jax.ShapeDtypeStruct(tuple(f.shape), dtypes.to_jax(f.dtype)) for f in call.faces]
+
+    def run(key: Any, *inputs: jax.Array) -> Any:
+        def filled(x: Any) -> Any:
+            if isinstance(x, Slot):
+                return inputs[x.index]
+            if isinstance(x, NumberSlot):
+                return call.numbers[x.index]
+            return [filled(i) for i in x] if isinstance(x, (list, tuple)) else x
+
+        args = [filled(a) for a in call.args]
+        kwargs = {k: filled(v) for k, v in call.kwargs.items()}
+        return lowering.rule(*([key] if lowering.random else []), *args, **kwargs)
+
+    with jax.enable_x64(True):
+        key = jax.eval_shape(lambda: jax.random.key(0, impl="threefry2x32"))
+        results = jax.eval_shape(run, key, *shapes)
+    if not isinstance(results, (list, tuple)):
+        return _meta(results)
+    return tuple(None if r is None else _meta(r) for r in results)
+
+
+def _meta(result: jax.ShapeDtypeStruct) -> torch.Tensor:
+    return torch.empty(result.shape, dtype=dtypes.to_torch(result.dtype), device="meta")
