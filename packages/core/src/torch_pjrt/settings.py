@@ -17,7 +17,9 @@ def _integer(variable: str, default: int) -> int:
     except ValueError:
         number = 0
     if number < 1:
-        raise SettingError(f"{variable} cannot be read.", saw=repr(text), expected="an integer >= 1")
+        raise SettingError(
+            f"{variable} cannot be read.", saw=repr(text), expected="an integer >= 1"
+        )
     return number
 
 

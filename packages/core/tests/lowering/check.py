@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 import torch
+
 from torch_pjrt import dtypes
 from torch_pjrt.lowering.table import Lowering
 

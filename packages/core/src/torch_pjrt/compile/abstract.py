@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def results_of_rule(lowering: Lowering, call: Call) -> Any:
-    """Meta tensors like the results of the rule on this call: one, a tuple, None where the rule gives None."""
+    """Meta tensors like the results of the rule on this call; None where the rule gives None."""
     shapes = [jax.ShapeDtypeStruct(tuple(f.shape), dtypes.to_jax(f.dtype)) for f in call.faces]
 
     def run(key: Any, *inputs: jax.Array) -> Any:

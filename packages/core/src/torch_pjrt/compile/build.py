@@ -64,7 +64,9 @@ def function_of(
                 results: Sequence[Array] = (internal(node, *inputs),)
             else:
                 key = _key(ints, node) if node.signature.random else None
-                results = apply(node, inputs, table, lambda slot, node=node: number(node, slot), key)
+                results = apply(
+                    node, inputs, table, lambda slot, node=node: number(node, slot), key
+                )
             values.update(zip(node.outputs, results, strict=True))
         return tuple(values[v] for v in graph.outputs)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from torch_pjrt.compile.build import function_of, as_int64
+from torch_pjrt.compile.build import as_int64, function_of
 from torch_pjrt.graph.graph import Graph, graph_of, with_inputs
 from torch_pjrt.observe.counters import counters
 from torch_pjrt.passes.runner import run_passes
@@ -71,9 +71,7 @@ class Program:
 class NumberPlan:
     """Which numbers of a tape are inputs of a program, and what the others were when it was compiled."""
 
-    def __init__(
-        self, tape: Tape, changing_ints: np.ndarray, changing_floats: np.ndarray
-    ) -> None:
+    def __init__(self, tape: Tape, changing_ints: np.ndarray, changing_floats: np.ndarray) -> None:
         self.ints = changing_ints
         self.floats = changing_floats
         self.constants = self._constants(tape)
@@ -180,12 +178,13 @@ def _compiled(
     with counters.timed("lower_s"):
         function = function_of(graph, client().lowerings, plan, len(tape.draws))
     arguments = [
-        *(jax.ShapeDtypeStruct(v.array.shape, v.array.dtype, sharding=v.array.sharding) for v in tape.inputs),
+        *(
+            jax.ShapeDtypeStruct(v.array.shape, v.array.dtype, sharding=v.array.sharding)
+            for v in tape.inputs
+        ),
         *(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in plan.arguments(tape)),
     ]
     with counters.timed("compile_s"), jax.enable_x64(True):
         compiled = client().compile(function, arguments, [-n - 1 for n in reusable])
     counters.programs_compiled += 1
-    return Program(
-        graph, compiled, tuple(outputs), tuple(reusable), plan, len(recorded.nodes)
-    )
+    return Program(graph, compiled, tuple(outputs), tuple(reusable), plan, len(recorded.nodes))

@@ -68,7 +68,9 @@ def contiguous_strides(shape: tuple[int, ...]) -> Strides:
 
 def storage_order(face: Face) -> tuple[int, ...]:
     """The dims of a dense face from the slowest to the fastest in memory."""
-    return tuple(sorted(range(len(face.shape)), key=lambda d: (-face.strides[d], face.shape[d] == 1)))
+    return tuple(
+        sorted(range(len(face.shape)), key=lambda d: (-face.strides[d], face.shape[d] == 1))
+    )
 
 
 def storage_extent(shape: tuple[int, ...], strides: Strides, offset: int = 0) -> int:

@@ -64,7 +64,17 @@ class Tape:
     nested  a scratch tape on which a decomposition is recorded; it never syncs.
     """
 
-    __slots__ = ("code", "draws", "floats", "inputs", "ints", "n_draws", "n_ops", "nested", "values")
+    __slots__ = (
+        "code",
+        "draws",
+        "floats",
+        "inputs",
+        "ints",
+        "n_draws",
+        "n_ops",
+        "nested",
+        "values",
+    )
 
     def __init__(self, *, nested: bool = False) -> None:
         self.code: list[int] = []
@@ -80,7 +90,9 @@ class Tape:
     def take(self, value: Value) -> int:
         """Number a value that another tape, or none, knows: it becomes an input of this one."""
         if value.array is None and not self.nested:
-            raise AssertionError(f"{value} is pending on a tape that has been run: a bug of torch-pjrt")
+            raise AssertionError(
+                f"{value} is pending on a tape that has been run: a bug of torch-pjrt"
+            )
         number = -len(self.inputs) - 1
         self.inputs.append(value)
         value.tape = self
@@ -111,5 +123,3 @@ def push(tape: Tape, face: Face) -> Value:
     value = Value(face, len(values), tape)
     values.append(value)
     return value
-
-

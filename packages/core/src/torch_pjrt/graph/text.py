@@ -1,8 +1,8 @@
 """A graph as text that a person reads: one line a node.
 
-    i0: float32[2, 3]
-    v0: float32[3, 2] = pjrt.read(i0, ...)
-    return v0
+i0: float32[2, 3]
+v0: float32[3, 2] = pjrt.read(i0, ...)
+return v0
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ Each is a `Window`: how to take the selected elements from the base, and how to 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -128,7 +129,9 @@ def window_of(base: Face, face: Face, offset: int) -> Window:
     if 0 in view:
         return _made(base, order, sizes, (), (), (), (), view)
     if offset == 0 and face.numel == base.numel and face.contiguous:
-        return _made(base, order, view, (0,) * len(view), view, (1,) * len(view), range(len(view)), view)
+        return _made(
+            base, order, view, (0,) * len(view), view, (1,) * len(view), range(len(view)), view
+        )
     for shape in (sizes, _coalesced(sizes, strides), _radices(base.numel, view, strides)):
         if shape is None:
             continue
@@ -214,9 +217,9 @@ def _radices(numel: int, view: tuple[int, ...], strides: tuple[int, ...]) -> tup
     """The flat storage reshaped by the view's own strides, where each divides the next."""
     used = sorted({s for n, s in zip(view, strides, strict=True) if n > 1 and s > 0} | {1})
     bounds = [*used, numel]
-    if any(b % a for a, b in zip(bounds, bounds[1:], strict=False)):
+    if any(b % a for a, b in itertools.pairwise(bounds)):
         return None
-    return tuple(b // a for a, b in reversed(list(zip(bounds, bounds[1:], strict=False))))
+    return tuple(b // a for a, b in reversed(list(itertools.pairwise(bounds))))
 
 
 def _places(view: Sequence[int], strides: Sequence[int], offset: int) -> np.ndarray:

@@ -84,7 +84,8 @@ def _alone() -> int:
     """The reference count that `live_values` sees for a value which only the tape's list holds."""
     count = sys.getrefcount
     values = [object()]
-    return [count(v) for v in values][0]
+    [alone] = [count(v) for v in values]
+    return alone
 
 
 _ALONE = _alone()

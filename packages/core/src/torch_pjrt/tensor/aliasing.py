@@ -58,9 +58,7 @@ def view(self: torch.Tensor, size: Sequence[int]) -> torch.Tensor:
     return aten.view.default.redispatch(_CPU, self, size)
 
 
-def _reshape_alias(
-    self: torch.Tensor, size: Sequence[int], stride: Sequence[int]
-) -> torch.Tensor:
+def _reshape_alias(self: torch.Tensor, size: Sequence[int], stride: Sequence[int]) -> torch.Tensor:
     ensure_sized(self)
     return aten._reshape_alias.default.redispatch(_CPU, self, size, stride)
 

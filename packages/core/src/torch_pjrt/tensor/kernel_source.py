@@ -124,7 +124,7 @@ def _compiled(plan: Plan) -> Callable[..., Any]:
 
 
 def _with_number(plan: Plan) -> Plan | None:
-    """The plan of `x * 2`: a Python number in place of the second of two tensors. None if there are not two."""
+    """The plan of `x * 2`: a Python number in place of the second of two tensors; else None."""
     places = [i for i, a in enumerate(plan.arguments) if a.kind is Kind.TENSOR]
     if len(places) != 2 or plan.arguments[places[1]].optional:
         return None
@@ -178,7 +178,9 @@ def source_of(plan: Plan, static: frozenset[str] | None, *, has_variant: bool) -
         places = " or ".join(f"f{i}.is_complex" for i, _ in tensors)
         add(f"    if {places}: return call(OP, {generic})")
     others = [i for i, _ in tensors[1:]]
-    if plan.mutates and others:  # an input may overlap with what is written: PyTorch refuses some of that
+    if (
+        plan.mutates and others
+    ):  # an input may overlap with what is written: PyTorch refuses some of that
         shared = " or ".join(f"b{i} is b0" for i in others)
         add(f"    if b0.viewed and ({shared}): return call(OP, {generic})")
     keys = [_key(i, a, inputs, lines) for i, a in enumerate(arguments)]

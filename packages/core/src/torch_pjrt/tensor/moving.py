@@ -76,16 +76,12 @@ def copy_(self: torch.Tensor, src: torch.Tensor, non_blocking: bool = False) -> 
     return record.call(aten.copy_.default, (self, src), {})
 
 
-def clone(
-    self: torch.Tensor, *, memory_format: torch.memory_format | None = None
-) -> torch.Tensor:
+def clone(self: torch.Tensor, *, memory_format: torch.memory_format | None = None) -> torch.Tensor:
     """The same content in another buffer: nothing to compute, unless a lazy bit is to be applied."""
     return record.call(aten.clone.default, (self,), {"memory_format": memory_format})
 
 
-def _copy_from(
-    self: torch.Tensor, dst: torch.Tensor, non_blocking: bool = False
-) -> torch.Tensor:
+def _copy_from(self: torch.Tensor, dst: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
     return copy_(dst, self, non_blocking)
 
 
@@ -102,7 +98,9 @@ def _to_copy(
     """Another dtype on the device, or a copy on another device."""
     if device is not None and device.type != "pjrt":
         host = download(self)
-        return host.to(device=device, dtype=dtype, memory_format=memory_format or torch.preserve_format)
+        return host.to(
+            device=device, dtype=dtype, memory_format=memory_format or torch.preserve_format
+        )
     if dtype is not None:
         dtypes.to_jax(dtype)
     if not is_pjrt(self):

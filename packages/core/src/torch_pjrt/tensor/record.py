@@ -13,10 +13,10 @@ from typing import Any
 import torch
 
 from torch_pjrt import dtypes
+from torch_pjrt.compile.abstract import results_of_rule
 from torch_pjrt.graph.face import Face, contiguous_face, face_of
 from torch_pjrt.graph.signature import Signature, Slot, intern
 from torch_pjrt.graph.tape import Tape, Value, number_on, push, state
-from torch_pjrt.compile.abstract import results_of_rule
 from torch_pjrt.run.client import client
 from torch_pjrt.tensor import decompose
 from torch_pjrt.tensor.bind import Call, mapped
@@ -145,7 +145,7 @@ def finish(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Any:
-    """Wrap results as new tensors or write them to the arguments that the schema says, as PyTorch returns them."""
+    """Wrap results as new tensors, or write them to the arguments that the schema says."""
     if not plan.mutates:
         tensors = _wrapped(signature, values, wrap_sized if plan.is_factory else wrap)
         return tensors[0] if plan.returns == "tensor" else _sequence(plan, tensors)
@@ -251,7 +251,7 @@ def _targets(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[
 
 
 def _returned(plan: Plan, targets: list[Any], fresh: list[Any]) -> Any:
-    """What the mutating form returns: its written arguments where the schema says so, else the new tensors."""
+    """What the mutating form returns: written arguments where its schema says so, else new tensors."""
     returns = plan.op._schema.returns
     if not returns:
         return None
@@ -259,4 +259,3 @@ def _returned(plan: Plan, targets: list[Any], fresh: list[Any]) -> Any:
     new = iter(fresh)
     results = tuple(next(written) if r.alias_info is not None else next(new) for r in returns)
     return results[0] if len(results) == 1 else results
-

@@ -157,7 +157,8 @@ def _input_types(op: Any) -> list[tuple[str, str]]:
     return [
         (a.name, str(a.type))
         for a in op._schema.arguments
-        if not a.is_out and a.name not in ("layout", "device", "pin_memory", "memory_format", "dtype")
+        if not a.is_out
+        and a.name not in ("layout", "device", "pin_memory", "memory_format", "dtype")
     ]
 
 

@@ -98,5 +98,3 @@ def _writeable(host: np.ndarray) -> np.ndarray:
         owner = host
 
     return np.asarray(Holder())
-
-

@@ -101,9 +101,7 @@ def store(tensor: torch.Tensor, value: Value) -> None:
     if signature is None:
         new = contiguous_face(face.shape, face.dtype)
         out = contiguous_face(buffer.face.shape, buffer.face.dtype)
-        signature = intern(
-            WRITE, (Slot(0), Slot(1), face, offset), {}, (buffer.face, new), (out,)
-        )
+        signature = intern(WRITE, (Slot(0), Slot(1), face, offset), {}, (buffer.face, new), (out,))
         _writes[buffer.face, face, offset] = signature
     tape.code += (signature.number, number_on(tape, old), number_on(tape, value))
     written = push(tape, signature.outs[0])

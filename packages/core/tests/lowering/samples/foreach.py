@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+
 from check import Sample, sample
 from torch_pjrt.lowering import foreach
 
