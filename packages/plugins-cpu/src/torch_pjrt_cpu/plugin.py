@@ -6,13 +6,17 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from torch_pjrt.plugin import Device, impl
+from torch_pjrt.plugin.jax_backend import separate_cpu_chips
 
 if TYPE_CHECKING:
     import jax
 
 
 class Cpu(Device):
-    """The host's processor, by the XLA CPU client that jaxlib embeds; shared with the user's own JAX code."""
+    """The host's processor, by the XLA CPU client that jaxlib embeds.
+
+    The client is the one of the user's own JAX code, where that has a CPU backend.
+    """
 
     name = "CPU"
     priority = 0
@@ -23,7 +27,10 @@ class Cpu(Device):
     def start(self) -> Sequence[jax.Device]:
         import jax
 
-        return jax.local_devices(backend="cpu")
+        try:
+            return jax.local_devices(backend="cpu")
+        except (RuntimeError, AssertionError):  # JAX_PLATFORMS leaves the CPU out, or names what fails
+            return separate_cpu_chips()
 
 
 @impl

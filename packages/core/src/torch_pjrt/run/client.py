@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from torch_pjrt.errors import DeviceError
 from torch_pjrt.lowering.table import LoweringTable
 from torch_pjrt.passes.runner import Pass
 from torch_pjrt.plugin.device import Device
@@ -40,7 +41,13 @@ class Client:
 
     def compile(self, function: Callable[..., Any], arguments: Any, donate: Sequence[int]) -> Any:
         """Lower and compile; the result is called with arrays in the order of `arguments`."""
-        jitted = jax.jit(function, donate_argnums=tuple(donate), keep_unused=True)
+        jitted = jax.jit(
+            function,
+            donate_argnums=tuple(donate),
+            keep_unused=True,
+            # Says where to run for programs without inputs, which would go to JAX's default device.
+            out_shardings=jax.sharding.SingleDeviceSharding(self.chip),
+        )
         lowered = jitted.lower(*arguments)
         return lowered.compile(compiler_options=dict(self.device.compile_options()) or None)
 
@@ -72,5 +79,15 @@ def is_in_bad_fork() -> bool:
 
 def _start() -> Client:
     device = host().chosen_device()
-    chips = device.start()
-    return Client(device, chips[0], host().lowerings(device), host().passes(device), os.getpid())
+    lowerings, passes = host().lowerings(device), host().passes(device)
+    try:
+        chips = device.start()
+    except Exception as error:
+        raise DeviceError(
+            f"The device `{device.name}` could not be started.",
+            saw=f"{type(error).__name__}: {error}",
+            hint="`python -m torch_pjrt devices` lists the devices; PJRT_DEVICE=NAME chooses another",
+        ) from error
+    if not chips:
+        raise DeviceError(f"The device `{device.name}` started, but it has no chips.")
+    return Client(device, chips[0], lowerings, passes, os.getpid())

@@ -14,6 +14,7 @@ import torch
 
 from torch_pjrt import dtypes
 from torch_pjrt.compile.abstract import results_of_rule
+from torch_pjrt.errors import UnsupportedError
 from torch_pjrt.graph.face import Face, contiguous_face, face_of
 from torch_pjrt.graph.signature import Signature, Slot, intern
 from torch_pjrt.graph.tape import Tape, Value, number_on, push, state
@@ -216,10 +217,18 @@ def _faces(results: Any) -> tuple[tuple[Face, ...], tuple[bool, ...]]:
     for r in flat:
         if r is None:
             continue
-        dtypes.to_jax(r.dtype)  # a dtype that XLA lacks is refused at the call
+        _refuse_dtype_that_xla_lacks(r.dtype)
         face = face_of(r.shape, r.dtype, r.stride())
         faces.append(face if face.dense else contiguous_face(r.shape, r.dtype))
     return tuple(faces), tuple(r is None for r in flat) if None in flat else ()
+
+
+def _refuse_dtype_that_xla_lacks(dtype: torch.dtype) -> None:
+    """Raise at the call. Not a `TypeError`: Python's operators would hide its text."""
+    try:
+        dtypes.to_jax(dtype)
+    except TypeError as error:
+        raise UnsupportedError(str(error)) from None
 
 
 def _wrapped(
