@@ -174,7 +174,7 @@ def programs_compiled(device: str) -> int | str:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Train a small GPT on Python's standard library.")
     parser.add_argument("--device", default="pjrt")
-    parser.add_argument("--steps", type=int, default=1500)
+    parser.add_argument("--steps", type=int, default=1000)
     arguments = parser.parse_args()
     device, steps = arguments.device, arguments.steps
 
