@@ -38,6 +38,7 @@ def function_of(
     """The function `f(*inputs, [ints], [floats]) -> outputs` that XLA compiles.
 
     `ints` holds the seedings (seed, offset each) and then the changing ints; `floats` the changing floats.
+    Both are weakly typed, so that an element of them promotes as a Python number does.
     """
     int_places = {int(n): 2 * n_seedings + i for i, n in enumerate(plan.ints)}
     float_places = {int(n): i for i, n in enumerate(plan.floats)}
@@ -54,8 +55,8 @@ def function_of(
             if n.value is not None:
                 return n.value
             if n.kind is int:
-                return _weak(ints[int_places[n.index]])
-            return _weak(floats[float_places[n.index]])
+                return ints[int_places[n.index]]
+            return floats[float_places[n.index]]
 
         for node in graph.nodes:
             inputs = [values[v] for v in node.inputs]
@@ -137,11 +138,6 @@ def _checked(result: Any, face: Face, node: Node, lowering: Lowering) -> Array:
             expected=f"{dtype}{list(face.shape)}",
         )
     return lax.convert_element_type(result, dtype) if result.weak_type else result
-
-
-def _weak(x: Array) -> Array:
-    """A 0-d array that promotes as a Python number does."""
-    return lax.convert_element_type(x, float if x.dtype.kind == "f" else int)
 
 
 def _key(ints: Array | None, node: Node) -> Array:

@@ -182,7 +182,7 @@ def _compiled(
             jax.ShapeDtypeStruct(v.array.shape, v.array.dtype, sharding=v.array.sharding)
             for v in tape.inputs
         ),
-        *(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in plan.arguments(tape)),
+        *(jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=True) for a in plan.arguments(tape)),
     ]
     with counters.timed("compile_s"), jax.enable_x64(True):
         compiled = client().compile(function, arguments, [-n - 1 for n in reusable])

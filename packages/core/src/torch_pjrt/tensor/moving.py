@@ -61,6 +61,8 @@ def copy_(self: torch.Tensor, src: torch.Tensor, non_blocking: bool = False) -> 
     """`self[...] = src` in every direction between host and device."""
     if not is_pjrt(self):
         return self.copy_(download(src))
+    if self is src:
+        return self
     refuse_internal_overlap(look_of(self)[0])
     if not is_pjrt(src):
         if self.shape != src.shape:
@@ -70,8 +72,7 @@ def copy_(self: torch.Tensor, src: torch.Tensor, non_blocking: bool = False) -> 
         return self
     refuse_partial_overlap((self,), (src,))
     if self.shape == src.shape and self.dtype == src.dtype:
-        if self is not src:
-            store(self, value_of(src))
+        store(self, value_of(src))
         return self
     return record.call(aten.copy_.default, (self, src), {})
 
