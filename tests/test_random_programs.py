@@ -50,6 +50,10 @@ def strided(t: Tensor, n: Numbers) -> Tensor:
     return t.as_strided(sizes, strides, n[0] % 4)
 
 
+# A bool of other bits than 0 and 1, or the sign of a complex zero: nobody says what becomes of it.
+NO_BITS = (torch.bool, torch.complex64)
+
+
 # What gives another look at the same memory, from a tensor and three numbers.
 VIEWS: dict[str, Callable[[Tensor, Numbers], Tensor]] = {
     "as_strided": strided,
@@ -69,7 +73,9 @@ VIEWS: dict[str, Callable[[Tensor, Numbers], Tensor]] = {
     "unfold": lambda t, n: t.unfold(dims(t, n)[0], n[1] % 4, 1 + n[2] % 2),
     "unsqueeze": lambda t, n: t.unsqueeze(n[0] % (t.ndim + 1)),
     "view": lambda t, n: t.view(reshaped(t, n)),
-    "view as int32": lambda t, n: t.view(torch.int32),
+    "view as int32": lambda t, n: t if t.dtype in NO_BITS else t.view(torch.int32),
+    "conj": lambda t, n: t.conj(),
+    "imag": lambda t, n: t.imag,
     "view as real": lambda t, n: torch.view_as_real(t),
     # These make new memory: what is written to them must not be seen elsewhere.
     "clone": lambda t, n: t.clone(),
@@ -190,7 +196,7 @@ def is_defined(step: Step, t: Tensor, s: Tensor) -> bool:
         is_seen = any(
             size > 1 and stride == 0 for size, stride in zip(t.shape, t.stride(), strict=True)
         )
-        return is_seen and step.do not in ("set rows", "set masked", "fill_diagonal_")
+        return is_seen and step.do not in ("set rows", "set masked", "fill_diagonal_", "cumsum_")
     if (
         step.do not in READS_OTHER
         or t.untyped_storage().data_ptr() != s.untyped_storage().data_ptr()
@@ -202,6 +208,8 @@ def is_defined(step: Step, t: Tensor, s: Tensor) -> bool:
 
 
 def strides(t: Tensor) -> list[int]:
+    if not t.numel():
+        return []
     return [stride for stride, size in zip(t.stride(), t.shape, strict=True) if size != 1]
 
 
@@ -237,8 +245,8 @@ class Machine:
         return None
 
     def looks(self) -> list[tuple[Any, ...]]:
-        """Shapes, strides, offsets, dtypes. The stride of a dim of size 1 says nothing, and for results
-        of `+` it differs even between PyTorch's CPU kernels and its meta functions."""
+        """Shapes, strides, offsets, dtypes. Strides that say nothing, of a dim of size 1 and without any
+        element, differ for results of `+` even between PyTorch's CPU kernels and its meta functions."""
         return [(t.shape, strides(t), t.storage_offset(), t.dtype) for t in self.tensors]
 
 

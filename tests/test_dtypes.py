@@ -1,0 +1,147 @@
+"""Every dtype is the real one, and promotion is PyTorch's, Python numbers included."""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+DTYPES = [
+    torch.bool,
+    torch.uint8,
+    torch.int8,
+    torch.int16,
+    torch.int32,
+    torch.int64,
+    torch.bfloat16,
+    torch.float16,
+    torch.float32,
+    torch.float64,
+    torch.complex64,
+    torch.complex128,
+]
+PYTHON_NUMBERS = [True, 3, 2.5, 1 + 2j]
+ARITHMETIC: list[Callable[[Any, Any], Any]] = [operator.add, operator.mul, operator.truediv]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_values_survive_the_journey(dtype: torch.dtype) -> None:
+    x = torch.tensor([1, 0, 3]).to(dtype)
+
+    y = x.to("pjrt")
+
+    assert y.dtype == dtype
+    assert torch.equal(y.cpu(), x)
+    assert torch.equal((y + y).cpu(), x + x)
+
+
+def test_int64_holds_what_int32_cannot() -> None:
+    assert (torch.tensor([2**40], device="pjrt") * 3).item() == 3 * 2**40
+    assert torch.arange(2**33, 2**33 + 2, device="pjrt").tolist() == [2**33, 2**33 + 1]
+
+
+def test_float64_is_exact_to_its_last_bit() -> None:
+    x = torch.tensor([1 / 3], dtype=torch.float64, device="pjrt")
+
+    assert (x * x).item() == (1 / 3) ** 2
+    assert (x + 1e-15).item() == 1 / 3 + 1e-15
+
+
+def test_int64_overflow_wraps_as_on_cpu() -> None:
+    x = torch.tensor([2**63 - 1])
+
+    assert (x.to("pjrt") + 1).tolist() == (x + 1).tolist()
+
+
+def test_integers_add_up_in_int64() -> None:
+    x = torch.full((300,), 127, dtype=torch.int8, device="pjrt")
+
+    assert x.sum().dtype == torch.int64
+    assert x.sum().item() == 300 * 127
+
+
+def test_bfloat16_and_float16_round_as_on_cpu() -> None:
+    x = torch.linspace(-3, 3, 50)
+
+    for dtype in (torch.bfloat16, torch.float16):
+        expected = x.to(dtype) * 1.1 + x.to(dtype)
+        assert torch.equal((x.to("pjrt", dtype) * 1.1 + x.to("pjrt", dtype)).cpu(), expected)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_conversion_gives_what_the_cpu_gives(dtype: torch.dtype) -> None:
+    x = torch.tensor([0.0, 1.5, 2.5, 100.0])
+
+    assert torch.equal(x.to("pjrt").to(dtype).cpu(), x.to(dtype))
+    assert torch.equal(
+        x.to("pjrt").to(dtype).to(torch.complex64).cpu(), x.to(dtype).to(torch.complex64)
+    )
+
+
+@pytest.mark.parametrize("compute", ARITHMETIC)
+def test_two_dtypes_promote_as_on_cpu(compute: Callable[[Any, Any], Any]) -> None:
+    for one, other in itertools.product(DTYPES, DTYPES):
+        for shape in ((2,), ()):
+            x, y = torch.ones(2, dtype=one), torch.ones(shape, dtype=other)
+            if torch.result_type(x, y) != torch.complex32:  # XLA lacks it
+                ours = compute(x.to("pjrt"), y.to("pjrt"))
+                assert ours.dtype == compute(x, y).dtype, (one, other, shape)
+
+
+@pytest.mark.parametrize("number", PYTHON_NUMBERS, ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_python_number_promotes_as_on_cpu(dtype: torch.dtype, number: complex) -> None:
+    if dtype == torch.float16 and isinstance(number, complex):
+        pytest.skip("gives complex32, which XLA lacks")
+    x = torch.ones(2, dtype=dtype)
+    for compute in ARITHMETIC:
+        expected = [compute(x, number), compute(number, x)]
+        ours = [compute(x.to("pjrt"), number), compute(number, x.to("pjrt"))]
+
+        for got, wanted in zip(ours, expected, strict=True):
+            torch.testing.assert_close(got.cpu(), wanted)
+
+
+def test_bool_takes_part_in_arithmetic_as_on_cpu() -> None:
+    x = torch.tensor([True, False, True])
+
+    for f in (
+        lambda t: t.sum(),
+        lambda t: t + t,
+        lambda t: t * 2,
+        lambda t: ~t,
+        lambda t: t.cumsum(0),
+    ):
+        torch.testing.assert_close(f(x.to("pjrt")).cpu(), f(x))
+
+
+def test_default_dtype_is_asked_at_each_call() -> None:
+    x = torch.tensor([1, 2], device="pjrt")
+    before = (x / 2).dtype
+
+    torch.set_default_dtype(torch.float64)
+    try:
+        after = (x / 2).dtype, torch.ones(1, device="pjrt").dtype
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+    assert before == torch.float32
+    assert after == (torch.float64, torch.float64)
+
+
+def test_complex_numbers_compute_as_on_cpu() -> None:
+    z = torch.tensor([1 + 2j, -3j, 0.5 + 0j])
+
+    for f in (torch.abs, torch.angle, torch.conj, torch.exp, lambda t: t @ t, lambda t: t * 1j):
+        torch.testing.assert_close(f(z.to("pjrt")).cpu(), f(z))
+
+
+def test_dtype_that_xla_lacks_is_refused_by_name_at_the_call() -> None:
+    with pytest.raises(TypeError, match="complex32"):
+        torch.empty(2, dtype=torch.complex32, device="pjrt")
+    with pytest.raises(NotImplementedError, match="complex32"):
+        torch.ones(2, dtype=torch.float16, device="pjrt") * 1j
