@@ -29,7 +29,8 @@ class Cpu(Device):
 
         try:
             return jax.local_devices(backend="cpu")
-        except (RuntimeError, AssertionError):  # JAX_PLATFORMS leaves the CPU out, or names what fails
+        except (RuntimeError, AssertionError):
+            # JAX_PLATFORMS leaves the CPU out, or names something that fails.
             return separate_cpu_chips()
 
 

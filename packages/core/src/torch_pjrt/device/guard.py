@@ -48,8 +48,8 @@ class PjrtHooks(torch._C._acc.PrivateUse1Hooks):
         return True
 
 
-def keep_errors_in_backward() -> None:
-    """Make backward raise the error that the guard kept."""
+def wrap_backward() -> None:
+    """Make backward run on the calling thread and raise the error that the guard kept."""
     graph = torch.autograd.graph
     run = graph._engine_run_backward
     if getattr(run, "keeps_errors", False):
@@ -59,7 +59,10 @@ def keep_errors_in_backward() -> None:
     def run_backward(*args: Any, **kwargs: Any) -> Any:
         _in_flight.clear()
         try:
-            result = run(*args, **kwargs)
+            # On the calling thread: a worker thread frees its last gradients after backward has returned,
+            # so that what is live, and with it the program, would change from step to step.
+            with torch.autograd.set_multithreading_enabled(False):
+                result = run(*args, **kwargs)
         except BaseException as error:
             kept = _first_kept()
             if kept is not None and kept is not error and isinstance(error, SystemError):

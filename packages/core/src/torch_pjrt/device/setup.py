@@ -11,10 +11,7 @@ from torch_pjrt.run.sync import sync
 
 def set_up() -> None:
     """Install them all. Each changes what happens to `pjrt` tensors only."""
-    # Backward on the calling thread: a worker thread frees its last gradients after backward has
-    # returned, so that what is live, and with it the program, would change from step to step.
-    torch._C._set_multithreading_enabled(False)
-    guard.keep_errors_in_backward()
+    guard.wrap_backward()
     printing.install()
     serialization.install()
     storages.install()

@@ -45,6 +45,10 @@ def expand(signature: Signature) -> Graph:
         flat = [r for r in _flat(results) if r is not None]
         _check(signature, flat)
         outputs = [number_on(scratch, value_of(r)) for r in flat]
+        if len(scratch.inputs) != len(inputs):
+            raise NoDecomposition(
+                f"The decomposition of `{signature.op}` makes constants on the host."
+            )
         if scratch.draws:
             raise NoDecomposition(f"The decomposition of `{signature.op}` draws random numbers.")
         return graph_of(scratch, outputs)

@@ -22,7 +22,6 @@ _READERS = frozenset(("aten::equal", "aten::_local_scalar_dense", "aten::is_nonz
 
 def run_on_cpu(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`op` by its CPU kernel; arguments that it writes to are written back."""
-    _tell(op)
     copies: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def to_cpu(x: Any) -> Any:
@@ -39,6 +38,7 @@ def run_on_cpu(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
     cpu_args = [to_cpu(a) for a in args]
     cpu_kwargs = {k: to_cpu(v) for k, v in kwargs.items()}
+    _tell(op)  # not before: within a decomposition, reading an argument gives up
     with counters.timed("fallback_s"):
         results = op(*cpu_args, **cpu_kwargs)
     _write_back(op, args, kwargs, copies)
