@@ -30,6 +30,7 @@ KINDS: tuple[str, ...] = (
     "mask",
     "matmul",
     "norm",
+    "optimizer",
     "pad",
     "patches",
     "pointwise.activation",
