@@ -21,6 +21,7 @@ from torch_pjrt.tensor.buffer import (
     flat_face,
     give_address,
     is_pjrt,
+    nbytes_in_cpp,
     sized_storage,
 )
 from torch_pjrt.tensor.transfer import from_numpy, host_array, upload
@@ -40,6 +41,9 @@ def install() -> None:
         ("_write_file", lambda storage, *args: to_cpu(storage)._write_file(*args)),
         ("_set_from_file", set_from_file),
         ("data_ptr", address_of),
+        ("nbytes", size_of),
+        ("size", size_of),
+        ("__len__", size_of),
         ("__getitem__", lambda storage, index: to_cpu(storage)[index]),
     ):
         _replace(name, replacement)
@@ -50,6 +54,12 @@ def address_of(storage: Any) -> int:
     """The address that tells this storage from others; nothing is at it."""
     buffer = buffer_behind(storage)
     return give_address(buffer, buffer.face.numel * buffer.face.dtype.itemsize)
+
+
+def size_of(storage: Any) -> int:
+    """Its bytes, also where an operator's result has a storage of no size in C++ yet."""
+    face = buffer_behind(storage).face
+    return max(nbytes_in_cpp(storage), face.numel * face.dtype.itemsize)
 
 
 def clone(storage: Any) -> torch.UntypedStorage:

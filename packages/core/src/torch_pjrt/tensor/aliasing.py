@@ -20,6 +20,7 @@ from torch_pjrt.tensor.buffer import (
     create_empty_tensor,
     ensure_sized,
     flat_face,
+    nbytes_in_cpp,
     set_storage,
     sized_storage,
     wrap_sized,
@@ -169,7 +170,7 @@ def _alias(
     dtypes.to_jax(dtype)
     alias = create_empty_tensor((0,), dtype)
     storage = self.untyped_storage()
-    if storage.nbytes() == 0:
+    if nbytes_in_cpp(storage) == 0:
         storage = sized_storage(buffer, 0)
     return set_storage(alias, storage, looks.storage_offset(), looks.shape, looks.stride())
 

@@ -21,6 +21,8 @@ from torch_pjrt.graph.face import Face, contiguous_face, face_of
 from torch_pjrt.graph.tape import Value
 
 create_empty_tensor = torch._C._acc.create_empty_tensor
+# The size that C++ sees. `UntypedStorage.nbytes` is replaced by one that counts the content as well.
+nbytes_in_cpp = torch._C.StorageBase.nbytes
 _construct_storage = torch._C._construct_storage_from_data_pointer
 _CPU = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 _set = torch.ops.aten.set_.source_Storage_storage_offset
@@ -63,7 +65,7 @@ def buffer_behind(storage: Any) -> Buffer:
     """The storage's buffer. A storage that PyTorch's C++ made by itself gets one of bytes, still blank."""
     buffer = getattr(storage, "buffer", None)
     if buffer is None:
-        buffer = Buffer(None, contiguous_face((storage.nbytes(),), torch.uint8))
+        buffer = Buffer(None, contiguous_face((nbytes_in_cpp(storage),), torch.uint8))
         buffer.blank = False
         storage.buffer = buffer
     return buffer
@@ -112,7 +114,7 @@ def ensure_sized(tensor: torch.Tensor) -> Buffer:
     """The tensor's buffer, marked as viewed, behind a storage of the true size."""
     storage = tensor.untyped_storage()
     buffer = buffer_behind(storage)
-    if storage.nbytes() == 0 and buffer.face.numel:
+    if nbytes_in_cpp(storage) == 0 and buffer.face.numel:
         nbytes = buffer.face.numel * buffer.face.dtype.itemsize
         set_storage(tensor, sized_storage(buffer, nbytes), 0, tensor.shape, tensor.stride())
     buffer.viewed = True

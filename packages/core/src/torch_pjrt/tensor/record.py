@@ -53,7 +53,7 @@ def call(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if plan.mutates and torch.Tag.pointwise in op.tags:  # before the shapes, as PyTorch does
         targets = _targets(plan, args, kwargs)
         if signature is _NO_SIGNATURE:
-            _refuse_internal_overlap(plan, targets)
+            _refuse_internal_overlap(plan, targets, args, kwargs)
         refuse_partial_overlap(targets, bound.given.values())
     if signature is _NO_SIGNATURE:
         signature = _learned[bound.key] = learn(bound, args, kwargs)
@@ -76,7 +76,7 @@ def learn(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Signatur
     """
     plan = call.plan
     if plan.mutates:
-        _refuse_internal_overlap(plan, _targets(plan, args, kwargs))
+        _refuse_internal_overlap(plan, _targets(plan, args, kwargs), args, kwargs)
     lowering = client().lowerings.get(plan.functional)
     if lowering is None and plan.random:
         return None
@@ -110,12 +110,19 @@ def learn(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Signatur
         return None
 
 
-def _refuse_internal_overlap(plan: Plan, targets: Sequence[Any]) -> None:
+def _refuse_internal_overlap(
+    plan: Plan, targets: Sequence[Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    """Raise for a target whose elements share memory: what the CPU kernel raises, where it can be tried."""
     if plan.op in _WRITES_ONE_VALUE:
         return
-    for target in targets:
-        if isinstance(target, torch.Tensor):
-            refuse_internal_overlap(look_of(target)[0])
+    try:
+        for target in targets:
+            if isinstance(target, torch.Tensor):
+                refuse_internal_overlap(look_of(target)[0])
+    except RuntimeError:
+        if not check_small(plan.op, args, kwargs):
+            raise
 
 
 def record(

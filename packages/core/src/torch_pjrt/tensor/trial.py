@@ -22,11 +22,15 @@ class _TooLarge(Exception):
     pass
 
 
-def check_small(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Raise what the CPU kernel raises, if the arguments are small."""
-    error = _tried(op, args, kwargs, _SMALL)
+def check_small(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Raise what the CPU kernel raises, if the arguments are small. Returns whether they are."""
+    try:
+        error = _tried(op, args, kwargs, _SMALL)
+    except _TooLarge:
+        return False
     if error is not None:
         raise error
+    return True
 
 
 def raise_as_on_cpu(
@@ -74,8 +78,6 @@ def _tried(
             with torch.random.fork_rng(devices=[]):
                 op(*trial_args, **trial_kwargs)
         except _TooLarge:
-            if largest == _SMALL:
-                return None
             raise
         except Exception as refused:
             if _says_nothing(op, refused):
