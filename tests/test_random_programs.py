@@ -98,8 +98,8 @@ def set_masked(t: Tensor, s: Tensor, n: Numbers) -> None:
 
 
 def set_data(t: Tensor, s: Tensor, n: Numbers) -> None:
-    if t.dtype == s.dtype:
-        t.data = s.data
+    if t.dtype == s.dtype and t.is_conj() == s.is_conj() and t.is_neg() == s.is_neg():
+        t.data = s.data  # PyTorch allows no other bits on devices beside its own
 
 
 # What writes to the first tensor; numbers stay small, so that float32 holds them exactly.
