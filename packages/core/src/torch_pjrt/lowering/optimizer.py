@@ -42,11 +42,9 @@ def _over_lists(
             wide[1] = wide[1] / grad_scale.astype(wide[1].dtype)
         parameter, *state = one(*wide)
         new = [parameter, wide[1], *state]
-        for i, x, old in zip(present, new, row, strict=True):
-            x = x.astype(old.dtype)
-            if found_inf is not None:
-                x = jnp.where(found_inf == 1, old, x)
-            columns[i].append(x)
+        for i, wide_x, old in zip(present, new, row, strict=True):
+            x = wide_x.astype(old.dtype)
+            columns[i].append(x if found_inf is None else jnp.where(found_inf == 1, old, x))
     return tuple(x for column in columns for x in column)
 
 
