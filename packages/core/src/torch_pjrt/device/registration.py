@@ -15,7 +15,12 @@ NAME = "pjrt"
 
 
 def register() -> None:
-    """Register the device. Raises `BackendTaken` where another package has PrivateUse1 already."""
+    """Register the device; does nothing the second time.
+
+    Raises `BackendTaken` where another package has PrivateUse1 already.
+    """
+    if isinstance(getattr(torch, NAME, None), PjrtModule):
+        return
     taken = torch._C._get_privateuse1_backend_name()
     if taken not in ("privateuseone", NAME) or hasattr(torch, taken):
         raise BackendTaken(

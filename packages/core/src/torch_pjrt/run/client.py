@@ -64,6 +64,11 @@ def client() -> Client:
     global _client
     if _client is None:
         _client = _start()
+    if _client.pid != os.getpid():
+        raise DeviceError(
+            "This process was forked after the device had been started: the device cannot be used here.",
+            hint="let DataLoader workers make CPU tensors, or start processes by 'spawn'",
+        )
     return _client
 
 

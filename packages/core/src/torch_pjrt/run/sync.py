@@ -10,6 +10,7 @@ from torch_pjrt.compile.programs import program_for
 from torch_pjrt.errors import LoweringError
 from torch_pjrt.graph.tape import Tape, Value, state
 from torch_pjrt.observe.counters import counters
+from torch_pjrt.run.client import client
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,6 +54,7 @@ def materialize(value: Value) -> None:
 
 
 def _run(tape: Tape) -> None:
+    client()  # raises in a forked process, in which a launch would end it
     live = live_values(tape.values)
     if live:
         reusable = reusable_inputs(tape, live)

@@ -19,6 +19,8 @@ from torch_pjrt.graph.face import Face, contiguous_face, face_of
 from torch_pjrt.graph.signature import Signature, Slot, intern
 from torch_pjrt.graph.tape import Tape, Value, number_on, push, state
 from torch_pjrt.run.client import client
+from torch_pjrt.run.sync import cut
+from torch_pjrt.settings import settings
 from torch_pjrt.tensor import decompose
 from torch_pjrt.tensor.bind import Call, mapped
 from torch_pjrt.tensor.buffer import look_of, wrap, wrap_sized
@@ -45,6 +47,9 @@ _WRITES_ONE_VALUE = frozenset(
 
 def call(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Do what `op(*args, **kwargs)` does, for any overload and any mixture of arguments."""
+    tape = state.tape
+    if len(tape.values) > settings.tape_bound:
+        cut(tape)
     plan = plan_of(op)
     if plan.functional is None or plan.returns == "other" or kwargs.get("generator") is not None:
         return run_on_cpu(op, args, kwargs)

@@ -58,6 +58,7 @@ def host_array(value: Value) -> np.ndarray:
     """The value's content; runs what is pending first."""
     if value.array is None:
         materialize(value)
+    client()  # raises in a forked process, in which reading may hang
     with counters.timed("download_s"):
         host = np.asarray(value.array)
     counters.downloads += 1
