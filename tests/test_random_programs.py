@@ -282,6 +282,7 @@ def test_program_of_views_and_writes_gives_what_the_cpu_gives(
         deadline=None,
         derandomize=PROGRAMS <= 150,
         database=None,
+        print_blob=True,
         suppress_health_check=list(HealthCheck),
     )
     @given(programs)
