@@ -39,7 +39,7 @@ def write(base: Array, new: Array, base_face: Face, face: Face, offset: int) -> 
     """`base` with the elements that the view shows replaced by `new`."""
     recast, recast_face = _as_dtype(base, base_face, face)
     written = window_of(recast_face, face, offset).put(recast, new)
-    return _from_dtype(written, recast_face, base_face)
+    return written if recast is base else _from_dtype(written, base, base_face)
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,18 +230,25 @@ def _places(view: Sequence[int], strides: Sequence[int], offset: int) -> np.ndar
 
 
 def _as_dtype(base: Array, base_face: Face, face: Face) -> tuple[Array, Face]:
-    """The base's storage reinterpreted in the dtype of the view, as `Tensor.view(dtype)` does."""
+    """The base's storage reinterpreted in the dtype of the view, as `Tensor.view(dtype)` does.
+
+    Bytes at the end that make no whole element are left out.
+    """
     if face.dtype == base_face.dtype:
         return base, base_face
+    ratio = max(face.dtype.itemsize // base_face.dtype.itemsize, 1)
     flat = _flat(base, base_face)
+    # XLA merges two bitcasts in a row wrongly where their ratios differ: none sees the one before it.
+    flat = lax.optimization_barrier(flat[: flat.size // ratio * ratio])
     cast = _bitcast(flat, dtypes.to_jax(face.dtype))
     return cast, contiguous_face(cast.shape, face.dtype)
 
 
-def _from_dtype(x: Array, face: Face, base_face: Face) -> Array:
-    if face.dtype == base_face.dtype:
-        return x
-    flat = _bitcast(x.reshape(-1), dtypes.to_jax(base_face.dtype))
+def _from_dtype(x: Array, base: Array, base_face: Face) -> Array:
+    """The storage reinterpreted in the base's dtype again; bytes that were left out come from `base`."""
+    flat = _bitcast(lax.optimization_barrier(x.reshape(-1)), dtypes.to_jax(base_face.dtype))
+    if flat.size < base.size:
+        flat = jnp.concatenate([flat, _flat(base, base_face)[flat.size :]])
     order = storage_order(base_face)
     return _transposed(flat.reshape([base_face.shape[d] for d in order]), np.argsort(order))
 

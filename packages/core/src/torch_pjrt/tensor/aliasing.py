@@ -77,8 +77,6 @@ def view_dtype(self: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def view_as_real(self: torch.Tensor) -> torch.Tensor:
-    if self.is_conj():
-        torch.view_as_real(torch.empty(0, dtype=self.dtype).conj())  # raises PyTorch's error
     buffer = ensure_sized(self)
     looks = torch.view_as_real(_meta_like(self))
     return _alias(self, buffer, looks.dtype, looks)
@@ -161,7 +159,10 @@ def grow(buffer: Buffer, nbytes: int) -> None:
 def _meta_like(self: torch.Tensor) -> torch.Tensor:
     extent = storage_extent(self.shape, self.stride(), self.storage_offset())
     flat = torch.empty(extent, dtype=self.dtype, device="meta")
-    return flat.as_strided(self.shape, self.stride(), self.storage_offset())
+    like = flat.as_strided(self.shape, self.stride(), self.storage_offset())
+    torch._C._set_conj(like, self.is_conj())
+    torch._C._set_neg(like, self.is_neg())
+    return like
 
 
 def _alias(
@@ -172,7 +173,10 @@ def _alias(
     storage = self.untyped_storage()
     if nbytes_in_cpp(storage) == 0:
         storage = sized_storage(buffer, 0)
-    return set_storage(alias, storage, looks.storage_offset(), looks.shape, looks.stride())
+    set_storage(alias, storage, looks.storage_offset(), looks.shape, looks.stride())
+    torch._C._set_conj(alias, looks.is_conj())
+    torch._C._set_neg(alias, looks.is_neg())
+    return alias
 
 
 KERNELS: dict[Any, Any] = {

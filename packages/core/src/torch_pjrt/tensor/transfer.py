@@ -48,7 +48,8 @@ def host_view(tensor: torch.Tensor) -> torch.Tensor:
     else:
         flat = whole.permute(storage_order(base)).contiguous().view(-1)
         if face.dtype != base.dtype:
-            flat = flat.view(face.dtype)
+            ratio = max(face.dtype.itemsize // base.dtype.itemsize, 1)
+            flat = flat[: len(flat) // ratio * ratio].view(face.dtype)
         view = flat.as_strided(face.shape, face.strides, offset)
     view = view.conj().resolve_conj() if tensor.is_conj() else view
     return view.neg() if tensor.is_neg() else view
