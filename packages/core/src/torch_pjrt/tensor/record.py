@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.autograd.graph import increment_version
 
 from torch_pjrt import dtypes
 from torch_pjrt.compile.abstract import results_of_rule
@@ -21,9 +22,9 @@ from torch_pjrt.graph.tape import Tape, Value, number_on, push, state
 from torch_pjrt.run.client import client
 from torch_pjrt.run.sync import cut
 from torch_pjrt.settings import settings
-from torch_pjrt.tensor import decompose
+from torch_pjrt.tensor import decompose, foreach
 from torch_pjrt.tensor.bind import Call, mapped
-from torch_pjrt.tensor.buffer import look_of, wrap, wrap_sized
+from torch_pjrt.tensor.buffer import is_pjrt, look_of, wrap, wrap_sized
 from torch_pjrt.tensor.fallback import run_on_cpu
 from torch_pjrt.tensor.overlap import refuse_internal_overlap, refuse_partial_overlap
 from torch_pjrt.tensor.schema import Plan, plan_of
@@ -54,18 +55,28 @@ def call(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if plan.functional is None or plan.returns == "other" or kwargs.get("generator") is not None:
         return run_on_cpu(op, args, kwargs)
     bound = Call(plan, args, kwargs, static_names(plan.functional))
-    signature: Any = _learned.get(bound.key, _NO_SIGNATURE)
+    if plan.in_turn and foreach.depends_on_order(bound.inputs, args, kwargs):
+        return foreach.one_by_one(op, args, kwargs, call)
+    key = (bound.key, _looks_of_outs(plan, kwargs))
+    signature: Any = _learned.get(key, _NO_SIGNATURE)
     if plan.mutates and torch.Tag.pointwise in op.tags:  # before the shapes, as PyTorch does
         targets = _targets(plan, args, kwargs)
         if signature is _NO_SIGNATURE:
             _refuse_internal_overlap(plan, targets, args, kwargs)
         refuse_partial_overlap(targets, bound.given.values())
     if signature is _NO_SIGNATURE:
-        signature = _learned[bound.key] = learn(bound, args, kwargs)
+        signature = _learned[key] = learn(bound, args, kwargs)
     if signature is None:
         return run_on_cpu(op, args, kwargs)
     results = record(signature, bound.inputs, bound.numbers)
+    if plan.in_turn:  # PyTorch leaves this to the kernels of lists
+        increment_version(args[0])
     return finish(plan, signature, results, args, kwargs)
+
+
+def _looks_of_outs(plan: Plan, kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    """What the `out=` arguments look like: PyTorch refuses some for their dtype."""
+    return tuple([look_of(kwargs[name])[0] for name in plan.outs if is_pjrt(kwargs.get(name))])
 
 
 def static_names(functional: Any) -> frozenset[str] | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 import torch
@@ -61,7 +61,7 @@ class Argument:
         return self.type.startswith("Optional")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # no slots: properties are computed once
 class Plan:
     """How to record a call of `op`.
 
@@ -72,6 +72,8 @@ class Plan:
     returns     "tensor", "tuple", "list", "nothing" (`_foreach_add_`), or "other" (a bool, a number).
     n_returns   how many results the functional overload has (1 for a list).
     random      PyTorch tags it as drawing random numbers.
+    outs        the names of its `out=` arguments.
+    in_turn     it writes to one tensor of a list after the other, as `_foreach_add_` does.
     """
 
     op: Any
@@ -81,12 +83,14 @@ class Plan:
     returns: str
     n_returns: int
     random: bool
+    outs: tuple[str, ...]
+    in_turn: bool
 
-    @property
+    @cached_property
     def mutates(self) -> bool:
         return any(self.writes)
 
-    @property
+    @cached_property
     def is_factory(self) -> bool:
         """It makes tensors from no tensor."""
         return not any(a.kind in (Kind.TENSOR, Kind.TENSORS) for a in self.arguments)
@@ -113,7 +117,9 @@ def plan_of(op: Any) -> Plan:
     else:
         kind = "tensor" if len(returns) == 1 else "tuple"
     writes = writes or (None,) * len(returns)
-    return Plan(op, functional, arguments, writes, kind, len(returns), random)
+    outs = tuple(_out_names(op))
+    in_turn = schema.name.startswith("aten::_foreach_") and schema.is_mutable and not outs
+    return Plan(op, functional, arguments, writes, kind, len(returns), random, outs, in_turn)
 
 
 def _argument(a: Any) -> Argument:
