@@ -34,6 +34,7 @@ def install() -> None:
     """Replace the methods; does nothing the second time."""
     for name, replacement in (
         ("clone", clone),
+        ("__deepcopy__", deep_copy),
         ("cpu", to_cpu),
         ("resize_", resize_),
         ("copy_", copy_),
@@ -70,6 +71,15 @@ def clone(storage: Any) -> torch.UntypedStorage:
     copy.viewed = True
     copy.blank = False
     return sized_storage(copy, buffer.face.numel * buffer.face.dtype.itemsize)
+
+
+def deep_copy(storage: Any, memo: dict[Any, Any]) -> torch.UntypedStorage:
+    """`copy.deepcopy`: one copy for each buffer, since several storages may stand before one."""
+    copies = memo.setdefault("torch", {})
+    buffer = buffer_behind(storage)
+    if buffer not in copies:
+        copies[buffer] = clone(storage)
+    return copies[buffer]
 
 
 def to_cpu(storage: Any) -> torch.UntypedStorage:

@@ -120,7 +120,7 @@ def by_number(number: int) -> Signature:
 
 
 def hashable(x: Any) -> Any:
-    """`x` with lists as tuples, and numbers told apart by type: `1`, `1.0` and `True` are three."""
+    """`x` with lists as tuples, and numbers told apart by type and bits: `1`, `1.0` and `True` are three."""
     if isinstance(x, (list, tuple)):
         return tuple(hashable(i) for i in x)
     if isinstance(x, dict):
@@ -129,4 +129,6 @@ def hashable(x: Any) -> Any:
         return (x.__class__, x)
     if isinstance(x, float):
         return (float, x.hex())
+    if isinstance(x, complex):
+        return (complex, x.real.hex(), x.imag.hex())
     return x

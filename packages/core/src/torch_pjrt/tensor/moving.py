@@ -123,6 +123,11 @@ def _local_scalar_dense(self: torch.Tensor) -> bool | int | float | complex:
 
 
 def equal(self: torch.Tensor, other: torch.Tensor) -> bool:
+    if self.device != other.device:
+        raise RuntimeError(
+            "Expected all tensors to be on the same device, but found at least two devices, "
+            f"{self.device} and {other.device}!"
+        )
     return torch.equal(host_view(self), host_view(other))
 
 
