@@ -170,7 +170,7 @@ import torch, jax, jax.numpy as jnp
 before = dict(jax.config.values)
 device = jax.devices()[0]
 {USE}
-x = torch.randn(4, 4, device="pjrt", dtype=torch.float64, requires_grad=True)
+x = torch.randn(4, 4, dtype=torch.float64).to("pjrt").requires_grad_()
 (x @ x).sum().backward()
 x.grad.cpu()
 changed = {{k: (v, before[k]) for k, v in jax.config.values.items() if before.get(k) != v}}

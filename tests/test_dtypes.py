@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 import torch
 
+import torch_pjrt
+
 DTYPES = [
     torch.bool,
     torch.uint8,
@@ -84,12 +86,17 @@ def test_conversion_gives_what_the_cpu_gives(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("compute", ARITHMETIC)
 def test_two_dtypes_promote_as_on_cpu(compute: Callable[[Any, Any], Any]) -> None:
-    for one, other in itertools.product(DTYPES, DTYPES):
-        for shape in ((2,), ()):
-            x, y = torch.ones(2, dtype=one), torch.ones(shape, dtype=other)
-            if torch.result_type(x, y) != torch.complex32:  # XLA lacks it
-                ours = compute(x.to("pjrt"), y.to("pjrt"))
-                assert ours.dtype == compute(x, y).dtype, (one, other, shape)
+    pairs = [
+        (torch.full((2,), 3).to(one), torch.full(shape, 2).to(other))
+        for one, other, shape in itertools.product(DTYPES, DTYPES, ((2,), ()))
+    ]
+    pairs = [(x, y) for x, y in pairs if torch.result_type(x, y) != torch.complex32]  # XLA lacks it
+
+    results = [compute(x.to("pjrt"), y.to("pjrt")) for x, y in pairs]
+    torch_pjrt.sync()
+
+    for (x, y), result in zip(pairs, results, strict=True):
+        torch.testing.assert_close(result.cpu(), compute(x, y))
 
 
 @pytest.mark.parametrize("number", PYTHON_NUMBERS, ids=str)
