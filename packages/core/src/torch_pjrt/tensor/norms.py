@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.autograd.graph import increment_version
 
 from torch_pjrt.tensor import record
 
@@ -33,8 +32,6 @@ def native_batch_norm(
             (input, weight, bias, training, momentum, eps),
             {},
         )
-    if training:
-        increment_version((running_mean, running_var))
     return record.call(
         aten._native_batch_norm_legit.default,
         (input, weight, bias, running_mean, running_var, training, momentum, eps),
