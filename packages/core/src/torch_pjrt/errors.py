@@ -14,6 +14,7 @@ TorchPjrtError
 │   └── WrongLowering                   a rule gave another shape or dtype than PyTorch's
 ├── InvalidGraph (ValueError)           a pass returned a graph that cannot run
 ├── CompileError (RuntimeError)         XLA refused a program
+├── LostValue (RuntimeError)            the program that would have made a tensor's value failed
 ├── UnsupportedError (NotImplementedError)      PyTorch offers it, a Python backend cannot
 └── SettingError (ValueError)           an environment variable has a value we cannot read
 
@@ -96,6 +97,10 @@ class InvalidGraph(TorchPjrtError, ValueError):
 
 class CompileError(TorchPjrtError, RuntimeError):
     """XLA or the device refused a program."""
+
+
+class LostValue(TorchPjrtError, RuntimeError):
+    """A tensor is used whose value was to come from a program that failed."""
 
 
 class UnsupportedError(TorchPjrtError, NotImplementedError):

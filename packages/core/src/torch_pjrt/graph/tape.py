@@ -14,6 +14,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from torch_pjrt.errors import LostValue
+
 if TYPE_CHECKING:
     import jax
 
@@ -62,11 +64,13 @@ class Tape:
     draws   for each (re)seeding that this tape saw: the generator's seed and offset there.
     n_draws how many random operators were recorded since the last (re)seeding.
     nested  a scratch tape on which a decomposition is recorded; it never syncs.
+    failure what its program failed with, in a line; the values it did not make are lost.
     """
 
     __slots__ = (
         "code",
         "draws",
+        "failure",
         "floats",
         "inputs",
         "ints",
@@ -86,18 +90,31 @@ class Tape:
         self.n_draws = 0
         self.n_ops = 0
         self.nested = nested
+        self.failure: str | None = None
 
     def take(self, value: Value) -> int:
         """Number a value that another tape, or none, knows: it becomes an input of this one."""
         if value.array is None and not self.nested:
-            raise AssertionError(
-                f"{value} is pending on a tape that has been run: a bug of torch-pjrt"
-            )
+            raise lost(value)
         number = -len(self.inputs) - 1
         self.inputs.append(value)
         value.tape = self
         value.number = value.origin = number
         return number
+
+
+def lost(value: Value) -> Exception:
+    """The error for a value that is still pending though its tape has ended."""
+    failure = value.tape.failure if value.tape is not None else None
+    if failure is None:
+        return AssertionError(
+            f"{value} is pending on a tape that has been run: a bug of torch-pjrt"
+        )
+    return LostValue(
+        "The value of this tensor was never computed: its program failed.",
+        saw=failure,
+        hint="what does not depend on the operator that failed is there; make the rest anew",
+    )
 
 
 class State:

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from torch_pjrt.errors import DeviceError
+from torch_pjrt.errors import CompileError, DeviceError
 from torch_pjrt.lowering.table import LoweringTable
 from torch_pjrt.passes.runner import Pass
 from torch_pjrt.plugin.device import Device
@@ -49,7 +49,12 @@ class Client:
             out_shardings=jax.sharding.SingleDeviceSharding(self.chip),
         )
         lowered = jitted.lower(*arguments)
-        return lowered.compile(compiler_options=dict(self.device.compile_options()) or None)
+        try:
+            return lowered.compile(compiler_options=dict(self.device.compile_options()) or None)
+        except jax.errors.JaxRuntimeError as error:
+            raise CompileError(
+                f"The device `{self.device.name}` refused a program.", saw=str(error)
+            ) from error
 
 
 _client: Client | None = None

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections import deque
 from typing import TYPE_CHECKING
 
 from torch_pjrt.compile.programs import program_for
 from torch_pjrt.errors import LoweringError
-from torch_pjrt.graph.tape import Tape, Value, state
+from torch_pjrt.graph.tape import Tape, Value, lost, state
 from torch_pjrt.observe.counters import counters
 from torch_pjrt.run.client import client
 
@@ -17,11 +18,16 @@ if TYPE_CHECKING:
 
 _lock = threading.RLock()
 
+# How many programs may be tried after a failure: enough to find one value among some ten thousand.
+_ATTEMPTS = 32
+
 
 def sync(cause: str) -> None:
     """Run what is pending and live, as one program. Returns when it is launched, not when it is done.
 
-    `cause` is counted for the report. Raises `CompileError` or `LoweringError`; the tape is kept then.
+    `cause` is counted for the report. Raises `CompileError` or `LoweringError` if the program cannot be made.
+    Then what does not depend on the operator at fault is computed all the same, the rest is lost (reading
+    it raises `LostValue`), and recording goes on with a fresh tape.
     """
     with _lock:
         tape = state.tape
@@ -51,19 +57,48 @@ def materialize(value: Value) -> None:
     """Make sure that the value is on the device."""
     if value.array is None:
         sync("reading a value")
+        if value.array is None:
+            raise lost(value)
 
 
 def _run(tape: Tape) -> None:
     client()  # raises in a forked process, in which a launch would end it
     live = live_values(tape.values)
-    if live:
-        reusable = reusable_inputs(tape, live)
-        program = program_for(tape, live, reusable)
-        arrays = program.run(tape, reusable)
-        values = tape.values
-        for number, array in zip(program.outputs, arrays, strict=True):
-            values[number].array = array
+    try:
+        if live:
+            _launch(tape, live, reusable_inputs(tape, live))
+    except Exception as error:
+        tape.failure = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+        _salvage(tape, live)
+        _start_anew(tape)
+        raise
     _start_anew(tape)
+
+
+def _launch(tape: Tape, live: tuple[int, ...], reusable: dict[int, int]) -> None:
+    program = program_for(tape, live, reusable)
+    arrays = program.run(tape, reusable)
+    values = tape.values
+    for number, array in zip(program.outputs, arrays, strict=True):
+        values[number].array = array
+
+
+def _salvage(tape: Tape, live: tuple[int, ...]) -> None:
+    """Compute those of the values that can be: by halves, and the halves of halves that fail."""
+    parts = deque(_halves(live))
+    for _ in range(_ATTEMPTS):
+        if not parts:
+            return
+        part = parts.popleft()
+        try:
+            _launch(tape, part, {})
+        except Exception:
+            parts += _halves(part)
+
+
+def _halves(numbers: tuple[int, ...]) -> list[tuple[int, ...]]:
+    middle = len(numbers) // 2
+    return [numbers[:middle], numbers[middle:]] if middle else []
 
 
 def _start_anew(tape: Tape) -> None:
