@@ -14,10 +14,10 @@ import torch
 from torch_pjrt.graph.face import Face
 from torch_pjrt.graph.signature import NumberSlot, Slot, hashable
 from torch_pjrt.graph.tape import Value
-from torch_pjrt.tensor.buffer import is_pjrt, look_of
+from torch_pjrt.tensor.buffer import is_pjrt
 from torch_pjrt.tensor.schema import Argument, Kind, Plan
 from torch_pjrt.tensor.transfer import upload
-from torch_pjrt.tensor.view import value_of
+from torch_pjrt.tensor.view import value_and_face
 
 # Arguments that PyTorch allows to be CPU tensors beside tensors of a device: they are uploaded.
 _MAY_BE_ON_CPU = frozenset(("indices",))
@@ -51,7 +51,7 @@ class Call:
         self.given: dict[str, Any] = {}
         self.args: tuple[Any, ...] = ()
         self.kwargs: dict[str, Any] = {}
-        dropped: list[Any] = []
+        parts: list[Any] = []
         positional = 0
         for argument in plan.arguments:
             if argument.name in kwargs:
@@ -65,21 +65,15 @@ class Call:
             self.given[argument.name] = given
             if argument.kind is Kind.DROPPED:
                 if argument.name == "memory_format":
-                    dropped.append(given)
+                    parts.append(given)
                 continue
             slotted = self._slotted(argument, given)
+            parts.append(slotted if argument.kind is Kind.TENSORS else hashable(slotted))
             if argument.keyword_only:
                 self.kwargs[argument.name] = slotted
             else:
                 self.args = (*self.args, slotted)
-        self.key = (
-            plan.op,
-            tuple(self.faces),
-            hashable(self.args),
-            hashable(self.kwargs),
-            tuple(dropped),
-            torch.get_default_dtype(),
-        )
+        self.key = (plan.op, tuple(self.faces), tuple(parts), torch.get_default_dtype())
 
     def _slotted(self, argument: Argument, given: Any) -> Any:
         if given is None:
@@ -88,7 +82,7 @@ class Call:
             case Kind.TENSOR:
                 return self._tensor(argument, given)
             case Kind.TENSORS:
-                return [None if t is None else self._tensor(argument, t) for t in given]
+                return tuple([None if t is None else self._tensor(argument, t) for t in given])
             case Kind.NUMBER:
                 return self._number(argument, given)
             case Kind.NUMBERS:
@@ -100,8 +94,7 @@ class Call:
         if not isinstance(given, torch.Tensor):
             return self._number(argument, given)
         if given.device.type == "pjrt":
-            self.faces.append(look_of(given)[0])
-            self.inputs.append(value_of(given))
+            value, face = value_and_face(given)
         else:
             if given.ndim and argument.name not in _MAY_BE_ON_CPU:
                 raise RuntimeError(
@@ -109,8 +102,9 @@ class Call:
                     f"pjrt:0 and {given.device}!"
                 )
             value = upload(given)
-            self.faces.append(value.face)
-            self.inputs.append(value)
+            face = value.face
+        self.faces.append(face)
+        self.inputs.append(value)
         return Slot(len(self.inputs) - 1)
 
     def _number(self, argument: Argument, given: Any) -> Any:

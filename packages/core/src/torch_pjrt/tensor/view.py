@@ -63,9 +63,16 @@ def content(buffer: Buffer) -> Value:
 
 def value_of(tensor: torch.Tensor) -> Value:
     """A tensor's content as a value of its own shape; lazy conjugation and negation applied."""
+    return value_and_face(tensor)[0]
+
+
+def value_and_face(tensor: torch.Tensor) -> tuple[Value, Face]:
+    """As `value_of`, with what the tensor looks like."""
     buffer = buffer_of(tensor)
-    value = look(tensor, buffer)[0] if buffer.viewed else content(buffer)
-    return _resolved(tensor, value)
+    value, face = look(tensor, buffer) if buffer.viewed else (content(buffer), buffer.face)
+    if tensor.is_conj() or tensor.is_neg():
+        value = _resolved(tensor, value)
+    return value, face
 
 
 def _resolved(tensor: torch.Tensor, value: Value) -> Value:
