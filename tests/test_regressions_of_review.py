@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,6 +12,8 @@ import torch
 import torch_pjrt
 from torch_pjrt.compile import build
 from torch_pjrt.errors import LostValue, WrongLowering
+
+Run = Callable[..., Any]
 
 
 def test_equal_with_a_cpu_tensor_raises() -> None:
@@ -121,3 +124,33 @@ def test_after_a_program_that_fails_the_rest_is_there(monkeypatch: pytest.Monkey
         _ = broken + 1
     kept.add_(1)
     assert kept.tolist() == [2, 2]
+
+
+def test_an_interrupt_while_recording_leaves_a_tape_that_is_right(python: Run) -> None:
+    python(
+        """
+import random, signal, torch
+class Stop(KeyboardInterrupt): pass
+def stop(*_): raise Stop
+signal.signal(signal.SIGALRM, stop)
+for _ in range(100):
+    a, w = torch.ones(4, device="pjrt"), torch.ones(2, 2, device="pjrt")
+    try:
+        signal.setitimer(signal.ITIMER_REAL, random.uniform(2e-4, 2e-3))
+        for _ in range(1000):
+            b = (a * 3.0).add(a, alpha=2.0)
+            w[0].mul_(1.0)
+            values, indices = a.max(0)
+    except Stop:
+        pass
+    p = a * 3.0
+    assert (p - a).add(p, alpha=5.0).tolist() == [17.0] * 4
+    assert w.tolist() == [[1.0, 1.0], [1.0, 1.0]]
+"""
+    )
+
+
+def test_a_number_called_value_is_recorded() -> None:
+    x = torch.ones(2, device="pjrt")
+    results = [torch.addcmul(x, x, x, value=v).tolist() for v in (2.0, 3.0, 4.0)]
+    assert results == [[3, 3], [4, 4], [5, 5]]

@@ -134,9 +134,13 @@ def number_on(tape: Tape, value: Value) -> int:
     return value.number if value.tape is tape else tape.take(value)
 
 
-def push(tape: Tape, face: Face) -> Value:
-    """The next pending value."""
+def push(tape: Tape, face: Face, *code: int) -> Value:
+    """Record a node of one result, `code`; the value that it makes.
+
+    An interrupt (Ctrl-C) comes before the node is on the tape or after: between, nothing is called.
+    """
     values = tape.values
     value = Value(face, len(values), tape)
+    tape.code += code
     values.append(value)
     return value

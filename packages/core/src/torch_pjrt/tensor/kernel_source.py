@@ -188,41 +188,37 @@ def source_of(plan: Plan, static: frozenset[str] | None, *, has_variant: bool) -
     add("    signature = signatures.get(key)")
     add(f"    if signature is None: signature = learn(key, {generic})")
     add(f"    if signature is False: return call(OP, {generic})")
-    required_numbers = [
-        f"v{i}.number if v{i}.tape is tape else tape.take(v{i})"
-        for i, a in tensors
-        if not a.optional
-    ]
-    if len(required_numbers) == len(tensors):
-        add(f"    tape.code += (signature.number, {', '.join(required_numbers)})")
+    numbers = [f"v{i}.number if v{i}.tape is tape else tape.take(v{i})" for i, _ in tensors]
+    if all(not a.optional for _, a in tensors):
+        add(f"    code = (signature.number, {', '.join(numbers)})")
     else:
-        add("    tape.code.append(signature.number)")
-        for i, a in tensors:
+        add("    code = (signature.number,)")
+        for (i, a), number in zip(tensors, numbers, strict=True):
             present = f"if f{i} is not None: " if a.optional else ""
-            add(
-                f"    {present}tape.code.append("
-                f"v{i}.number if v{i}.tape is tape else tape.take(v{i}))"
-            )
+            add(f"    {present}code += ({number},)")
+    add("    if signature.random: code += draw(tape)")
+    add("    face = signature.outs[0]")
+    add("    values = tape.values")
+    add("    made = Value(face, len(values), tape)")
+    # It is `made` because some arguments are called `value`. From here to the end of `append` nothing
+    # is called, so that an interrupt (Ctrl-C) comes before or after.
+    add("    tape.code += code")
     for i, a in enumerate(arguments):
         if a.name in inputs:
-            add(f"    if k{i} is float: tape.floats.append({_word(a)})")
-            add(f"    elif k{i} is int: tape.ints.append({_word(a)})")
-    add("    if signature.random: tape.code += draw(tape)")
-    add("    values = tape.values")
-    add("    face = signature.outs[0]")
-    add("    value = Value(face, len(values), tape)")
-    add("    values.append(value)")
+            add(f"    if k{i} is float: tape.floats += ({_word(a)},)")
+            add(f"    elif k{i} is int: tape.ints += ({_word(a)},)")
+    add("    values.append(made)")
     if plan.mutates:
         add("    if not b0.viewed:")
-        add("        value.origin = v0.origin")
-        add("        b0.value = value")
+        add("        made.origin = v0.origin")
+        add("        b0.value = made")
         add("        return self")
-        add("    store(self, value)")
+        add("    store(self, made)")
         add("    return self")
     else:
-        add("    if not face.plain: return wrap(value, face)")
+        add("    if not face.plain: return wrap(made, face)")
         add("    tensor = create(face.shape, face.dtype)")
-        add("    tensor.untyped_storage().buffer = Buffer(value, face)")
+        add("    tensor.untyped_storage().buffer = Buffer(made, face)")
         add("    return tensor")
     return "\n".join(lines)
 

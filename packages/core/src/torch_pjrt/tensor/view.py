@@ -44,8 +44,7 @@ def read(buffer: Buffer, face: Face, offset: int) -> Value:
         signature = intern(READ, (Slot(0), face, offset), {}, (buffer.face,), (out,))
         _reads[buffer.face, face, offset] = signature
     tape = state.tape
-    tape.code += (signature.number, number_on(tape, content(buffer)))
-    return push(tape, signature.outs[0])
+    return push(tape, signature.outs[0], signature.number, number_on(tape, content(buffer)))
 
 
 def content(buffer: Buffer) -> Value:
@@ -56,8 +55,7 @@ def content(buffer: Buffer) -> Value:
         zeros = torch.ops.aten.zeros.default
         signature = intern(zeros, (shape,), {"dtype": buffer.face.dtype}, (), (out,))
         tape = state.tape
-        tape.code.append(signature.number)
-        buffer.value = push(tape, out)
+        buffer.value = push(tape, out, signature.number)
     return buffer.value
 
 
@@ -82,8 +80,7 @@ def _resolved(tensor: torch.Tensor, value: Value) -> Value:
             face = contiguous_face(tensor.shape, tensor.dtype)
             signature = intern(op, (Slot(0),), {}, (face,), (face,))
             tape = state.tape
-            tape.code += (signature.number, number_on(tape, value))
-            value = push(tape, face)
+            value = push(tape, face, signature.number, number_on(tape, value))
     return value
 
 
@@ -110,7 +107,7 @@ def store(tensor: torch.Tensor, value: Value) -> None:
         out = contiguous_face(buffer.face.shape, buffer.face.dtype)
         signature = intern(WRITE, (Slot(0), Slot(1), face, offset), {}, (buffer.face, new), (out,))
         _writes[buffer.face, face, offset] = signature
-    tape.code += (signature.number, number_on(tape, old), number_on(tape, value))
-    written = push(tape, signature.outs[0])
+    code = (signature.number, number_on(tape, old), number_on(tape, value))
+    written = push(tape, signature.outs[0], *code)
     written.origin = old.origin
     buffer.value = written
