@@ -204,3 +204,12 @@ def test_parts_of_a_complex_tensor_are_views() -> None:
     assert z.tolist() == [5 + 2j, 2j, 2j]
     assert z.conj().tolist() == [5 - 2j, -2j, -2j]
     assert z.conj().imag.tolist() == [-2, -2, -2]
+
+
+def test_copying_a_view_to_the_same_view_changes_nothing_and_is_not_refused() -> None:
+    base = torch.ones(3, device="pjrt")
+    one, other = base.expand(2, 3), base.expand(2, 3)
+
+    one.copy_(other)
+
+    assert base.tolist() == [1, 1, 1]
