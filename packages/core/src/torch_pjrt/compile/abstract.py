@@ -8,7 +8,7 @@ import jax
 import torch
 
 from torch_pjrt import dtypes
-from torch_pjrt.graph.signature import NumberSlot, Slot
+from torch_pjrt.graph.signature import NumberSlot, Slot, filled
 from torch_pjrt.lowering.table import Lowering
 
 if TYPE_CHECKING:
@@ -20,15 +20,14 @@ def results_of_rule(lowering: Lowering, call: Call) -> Any:
     shapes = [jax.ShapeDtypeStruct(tuple(f.shape), dtypes.to_jax(f.dtype)) for f in call.faces]
 
     def run(key: Any, *inputs: jax.Array) -> Any:
-        def filled(x: Any) -> Any:
-            if isinstance(x, Slot):
-                return inputs[x.index]
-            if isinstance(x, NumberSlot):
-                return call.numbers[x.index]
-            return [filled(i) for i in x] if isinstance(x, (list, tuple)) else x
+        def tensor(slot: Slot) -> jax.Array:
+            return inputs[slot.index]
 
-        args = [filled(a) for a in call.args]
-        kwargs = {k: filled(v) for k, v in call.kwargs.items()}
+        def number(slot: NumberSlot) -> int | float:
+            return call.numbers[slot.index]
+
+        args = filled(call.args, tensor, number)
+        kwargs = filled(call.kwargs, tensor, number)
         return lowering.rule(*([key] if lowering.random else []), *args, **kwargs)
 
     with jax.enable_x64(True):

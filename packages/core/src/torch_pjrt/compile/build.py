@@ -14,7 +14,7 @@ from torch_pjrt import dtypes
 from torch_pjrt.errors import LoweringError, MissingLowering, WrongLowering
 from torch_pjrt.graph.face import Face
 from torch_pjrt.graph.graph import Graph, Node
-from torch_pjrt.graph.signature import NumberSlot, Slot
+from torch_pjrt.graph.signature import NumberSlot, Slot, filled
 from torch_pjrt.lowering import window
 from torch_pjrt.lowering.table import Lowering, LoweringTable
 from torch_pjrt.tensor.view import READ, WRITE
@@ -89,17 +89,11 @@ def apply(
             hint="add one under `torch_pjrt/lowering/` (CONTRIBUTING.md, 'Add an operator')",
         )
 
-    def filled(argument: Any) -> Any:
-        if isinstance(argument, Slot):
-            return inputs[argument.index]
-        if isinstance(argument, NumberSlot):
-            return number(argument)
-        if isinstance(argument, (list, tuple)):
-            return [filled(a) for a in argument]
-        return argument
+    def tensor(slot: Slot) -> Array:
+        return inputs[slot.index]
 
-    args = [filled(a) for a in node.signature.args]
-    kwargs = {k: filled(v) for k, v in node.signature.kwargs.items()}
+    args = filled(node.signature.args, tensor, number)
+    kwargs = filled(node.signature.kwargs, tensor, number)
     if lowering.random:
         args.insert(0, key)
     results = _call(node, lowering, args, kwargs)

@@ -23,7 +23,7 @@ from torch_pjrt.run.wait import remember
 if TYPE_CHECKING:
     from torch_pjrt.graph.tape import Tape
 
-_NOT_DONATED_VARIANTS = 2
+_MOST_VARIANTS = 2
 
 
 class Program:
@@ -155,7 +155,7 @@ def program_for(tape: Tape, live: tuple[int, ...], reusable: Mapping[int, int]) 
         entry.variants.clear()
     donated = tuple(reusable)
     program = entry.variants.get(donated)
-    if program is None and len(entry.variants) >= _NOT_DONATED_VARIANTS:
+    if program is None and len(entry.variants) >= _MOST_VARIANTS:
         program = next(iter(entry.variants.values()))
     if program is None:
         program = _compiled(tape, live, reusable, entry.plan)

@@ -114,6 +114,21 @@ def intern(
     return signature
 
 
+def filled(
+    template: Any, tensor: Callable[[Slot], Any], number: Callable[[NumberSlot], Any]
+) -> Any:
+    """A template with its slots filled by what these two give for them; tuples in it become lists."""
+    if isinstance(template, Slot):
+        return tensor(template)
+    if isinstance(template, NumberSlot):
+        return number(template)
+    if isinstance(template, (list, tuple)):
+        return [filled(part, tensor, number) for part in template]
+    if isinstance(template, dict):
+        return {name: filled(part, tensor, number) for name, part in template.items()}
+    return template
+
+
 def by_number(number: int) -> Signature:
     """The signature of this number."""
     return _numbered[number]

@@ -75,7 +75,6 @@ class Tape:
         "inputs",
         "ints",
         "n_draws",
-        "n_ops",
         "nested",
         "values",
     )
@@ -88,7 +87,6 @@ class Tape:
         self.floats: list[float] = []
         self.draws: list[tuple[int, int]] = []
         self.n_draws = 0
-        self.n_ops = 0
         self.nested = nested
         self.failure: str | None = None
 

@@ -13,7 +13,7 @@ from torch._decomp import decomposition_table
 
 from torch_pjrt.errors import LoweringError
 from torch_pjrt.graph.graph import Graph, graph_of
-from torch_pjrt.graph.signature import Signature, Slot
+from torch_pjrt.graph.signature import NumberSlot, Signature, filled
 from torch_pjrt.graph.tape import Tape, Value, number_on, state
 from torch_pjrt.tensor.buffer import wrap
 from torch_pjrt.tensor.view import value_of
@@ -35,8 +35,8 @@ def expand(signature: Signature) -> Graph:
         for value in inputs:
             scratch.take(value)
         tensors = [wrap(v, f) for v, f in zip(inputs, signature.faces, strict=True)]
-        args = [_filled(a, tensors) for a in signature.args]
-        kwargs = {k: _filled(v, tensors) for k, v in signature.kwargs.items()}
+        args = filled(signature.args, lambda slot: tensors[slot.index], _no_number)
+        kwargs = filled(signature.kwargs, lambda slot: tensors[slot.index], _no_number)
         with torch.no_grad(), torch._C._AutoDispatchBelowAutograd():
             if function is not None:
                 results = function(*args, **kwargs)
@@ -78,12 +78,8 @@ def _check(signature: Signature, results: list[torch.Tensor]) -> None:
         )
 
 
-def _filled(x: Any, tensors: list[torch.Tensor]) -> Any:
-    if isinstance(x, Slot):
-        return tensors[x.index]
-    if isinstance(x, (list, tuple)):
-        return [_filled(i, tensors) for i in x]
-    return x
+def _no_number(slot: NumberSlot) -> Any:
+    raise AssertionError("numbers of an operator without a rule are constants")
 
 
 def _flat(x: Any) -> list[Any]:
