@@ -28,7 +28,7 @@ from torch_pjrt.tensor.buffer import is_pjrt, look_of, wrap, wrap_sized
 from torch_pjrt.tensor.fallback import run_on_cpu
 from torch_pjrt.tensor.overlap import refuse_internal_overlap, refuse_partial_overlap
 from torch_pjrt.tensor.schema import Plan, plan_of
-from torch_pjrt.tensor.trial import check_small, raise_as_on_cpu
+from torch_pjrt.tensor.trial import check_small, has_cpu_kernel, raise_as_on_cpu
 from torch_pjrt.tensor.view import store
 
 # Call key -> its signature, or None where the call runs on the CPU.
@@ -105,7 +105,10 @@ def learn(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Signatur
         results = results_of_rule(lowering, call)
     except Exception as error:
         raise_as_on_cpu(plan.op, args, kwargs, error)
-        return None
+        if lowering is None or has_cpu_kernel(plan.op):
+            return None
+        # An accelerator's operator, which the CPU lacks.
+        results = results_of_rule(lowering, call)
     else:
         check_small(plan.op, args, kwargs)
     outs, dropped = _faces(results)

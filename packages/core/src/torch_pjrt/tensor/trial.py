@@ -53,6 +53,15 @@ def raise_as_on_cpu(
         raise error
 
 
+def has_cpu_kernel(op: Any) -> bool:
+    """Whether the CPU can run the operator at all."""
+    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    return any(
+        has(op.name(), key)
+        for key in ("CPU", "CompositeImplicitAutograd", "CompositeExplicitAutograd")
+    )
+
+
 def _tried(
     op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], largest: int
 ) -> Exception | None:
