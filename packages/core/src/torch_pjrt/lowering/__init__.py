@@ -27,6 +27,7 @@ KINDS: tuple[str, ...] = (
     "linalg.matrix",
     "linalg.solve",
     "loss",
+    "margin_loss",
     "mask",
     "matmul",
     "norm",
