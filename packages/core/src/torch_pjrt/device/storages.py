@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from torch_pjrt.tensor.aliasing import grow
+from torch_pjrt.tensor.aliasing import nbytes_of, resize
 from torch_pjrt.tensor.buffer import (
     Buffer,
     buffer_behind,
@@ -21,7 +21,6 @@ from torch_pjrt.tensor.buffer import (
     flat_face,
     give_address,
     is_pjrt,
-    nbytes_in_cpp,
     sized_storage,
 )
 from torch_pjrt.tensor.transfer import from_numpy, host_array, upload
@@ -52,15 +51,14 @@ def install() -> None:
 
 
 def address_of(storage: Any) -> int:
-    """The address that tells this storage from others; nothing is at it."""
+    """The address that tells this storage from others; nothing is at it. 0 where it holds nothing."""
     buffer = buffer_behind(storage)
-    return give_address(buffer, buffer.face.numel * buffer.face.dtype.itemsize)
+    return give_address(buffer, nbytes_of(buffer)) if buffer.face.numel else 0
 
 
 def size_of(storage: Any) -> int:
     """Its bytes, also where an operator's result has a storage of no size in C++ yet."""
-    face = buffer_behind(storage).face
-    return max(nbytes_in_cpp(storage), face.numel * face.dtype.itemsize)
+    return nbytes_of(buffer_behind(storage))
 
 
 def clone(storage: Any) -> torch.UntypedStorage:
@@ -70,7 +68,7 @@ def clone(storage: Any) -> torch.UntypedStorage:
     copy = Buffer(value, buffer.face)
     copy.viewed = True
     copy.blank = False
-    return sized_storage(copy, buffer.face.numel * buffer.face.dtype.itemsize)
+    return sized_storage(copy, nbytes_of(copy))
 
 
 def deep_copy(storage: Any, memo: dict[Any, Any]) -> torch.UntypedStorage:
@@ -100,13 +98,8 @@ def from_cpu(storage: torch.UntypedStorage) -> torch.UntypedStorage:
 
 
 def resize_(storage: Any, nbytes: int) -> torch.UntypedStorage:
-    """Growing keeps the content, shrinking to 0 lets it go."""
-    buffer = buffer_behind(storage)
-    held = buffer.face.numel * buffer.face.dtype.itemsize
-    if nbytes > held:
-        grow(buffer, nbytes)
-    elif nbytes == 0:
-        buffer.value, buffer.viewed = None, True
+    """Growing keeps the content; shrinking to 0 lets it go."""
+    resize(storage, nbytes)
     return storage
 
 

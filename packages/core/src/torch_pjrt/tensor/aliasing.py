@@ -19,10 +19,10 @@ from torch_pjrt.tensor.buffer import (
     buffer_of,
     create_empty_tensor,
     ensure_sized,
-    flat_face,
     nbytes_in_cpp,
     set_storage,
     sized_storage,
+    with_size,
     wrap_sized,
 )
 from torch_pjrt.tensor.view import content, read
@@ -50,8 +50,7 @@ def as_strided_(
 ) -> torch.Tensor:
     """The same tensor with another look (`t_()`, `squeeze_()` and such end here)."""
     ensure_sized(self)
-    offset = self.storage_offset() if storage_offset is None else storage_offset
-    return set_storage(self, self.untyped_storage(), offset, size, stride)
+    return aten.as_strided_.default.redispatch(_CPU, self, size, stride, storage_offset)
 
 
 def view(self: torch.Tensor, size: Sequence[int]) -> torch.Tensor:
@@ -95,10 +94,18 @@ def set_source(
     size: Sequence[int],
     stride: Sequence[int] = (),
 ) -> torch.Tensor:
-    """Put the tensor on another storage. A storage that PyTorch made by itself holds zero bytes so far."""
+    """Put the tensor on another storage, which grows if it must.
+
+    A storage that PyTorch made by itself holds zero bytes so far.
+    """
     buffer = buffer_behind(source)
-    strides = stride or contiguous_strides(tuple(size))
-    set_storage(self, source, storage_offset, size, strides)
+    shape = tuple(size)
+    strides = tuple(stride) or contiguous_strides(shape)
+    held = nbytes_of(buffer)
+    if storage_offset >= 0 and len(strides) == len(shape) and min(strides, default=0) >= 0:
+        held = max(held, storage_extent(shape, strides, storage_offset) * self.dtype.itemsize)
+    source = resize(source, held)
+    set_storage(self, source, storage_offset, shape, strides)
     buffer.viewed = True
     buffer.blank = False
     return self
@@ -129,30 +136,49 @@ def resize_(
         strides = like.stride()
     buffer = ensure_sized(self)
     offset = self.storage_offset()
-    itemsize = self.dtype.itemsize
-    needed = storage_extent(tuple(size), strides, offset)
-    held = buffer.face.numel * buffer.face.dtype.itemsize // itemsize
-    storage = self.untyped_storage()
-    if needed > held:
-        grow(buffer, needed * itemsize)
-        storage = sized_storage(buffer, needed * itemsize)
+    needed = storage_extent(tuple(size), strides, offset) * self.dtype.itemsize
+    storage = resize(self.untyped_storage(), max(needed, nbytes_of(buffer)))
     return set_storage(self, storage, offset, size, strides)
 
 
-def grow(buffer: Buffer, nbytes: int) -> None:
-    """Let the buffer hold `nbytes` bytes: the old content first, then zeros."""
-    itemsize = buffer.face.dtype.itemsize
-    numel = -(-nbytes // itemsize)
-    old = buffer.face.numel
-    face = contiguous_face((numel,), buffer.face.dtype)
-    if old and buffer.value is not None:
-        flat = wrap_sized(read(buffer, flat_face(buffer.face), 0), flat_face(buffer.face))
-        grown = buffer_of(aten.constant_pad_nd.default(flat, [0, numel - old]))
-        buffer.value = content(grown)
+def is_set_to(self: torch.Tensor, tensor: torch.Tensor) -> bool:
+    """Whether both are the same view of the same memory."""
+    ensure_sized(self)
+    ensure_sized(tensor)
+    return aten.is_set_to.default.redispatch(_CPU, self, tensor)
+
+
+def nbytes_of(buffer: Buffer) -> int:
+    """How many bytes the buffer holds."""
+    return buffer.face.numel * buffer.face.dtype.itemsize
+
+
+def resize(storage: torch.UntypedStorage, nbytes: int) -> torch.UntypedStorage:
+    """The storage with room for `nbytes` bytes: the old content first, then zeros.
+
+    It is another storage on the same buffer where this PyTorch cannot resize one in place.
+    """
+    buffer = buffer_behind(storage)
+    if nbytes != nbytes_of(buffer):
+        _refit(buffer, nbytes)
+    return storage if nbytes_in_cpp(storage) == nbytes else with_size(storage, nbytes)
+
+
+def _refit(buffer: Buffer, nbytes: int) -> None:
+    """Let the buffer hold `nbytes` bytes, as one dimension; at another address, as on CPU."""
+    dtype = buffer.face.dtype if nbytes % buffer.face.dtype.itemsize == 0 else torch.uint8
+    face = contiguous_face((nbytes // dtype.itemsize,), dtype)
+    kept = contiguous_face((min(nbytes, nbytes_of(buffer)) // dtype.itemsize,), dtype)
+    if kept.numel and buffer.value is not None:
+        flat = wrap_sized(read(buffer, kept, 0), kept)
+        if kept is not face:
+            flat = aten.constant_pad_nd.default(flat, [0, face.numel - kept.numel])
+        buffer.value = content(buffer_of(flat))
     else:
         buffer.value = None
     buffer.face = face
     buffer.viewed = True
+    buffer.blank = False
     buffer.address = 0
 
 
@@ -193,4 +219,5 @@ KERNELS: dict[Any, Any] = {
     aten.set_.source_Tensor: set_tensor,
     aten.set_.default: set_empty,
     aten.resize_.default: resize_,
+    aten.is_set_to.default: is_set_to,
 }

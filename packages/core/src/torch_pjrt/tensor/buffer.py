@@ -6,7 +6,7 @@ so every tensor that shares the storage (a view, `detach()`, `.data`, a saved te
 
 Sized and unsized storages. An operator's result gets a storage of 0 bytes, which is cheap. Its first
 view needs one whose size PyTorch can check bounds against, with an address of its own: `ensure_sized`
-then gives the tensor such a storage with the *same* buffer. Factories, transfers and loads make sized
+then gives the storage its size, in place, for all tensors on it. Factories, transfers and loads make sized
 ones at once. The address is a number that nothing reads: it tells shared storages from others.
 """
 
@@ -26,6 +26,8 @@ nbytes_in_cpp = torch._C.StorageBase.nbytes
 _construct_storage = torch._C._construct_storage_from_data_pointer
 _CPU = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 _set = torch.ops.aten.set_.source_Storage_storage_offset
+# Since PyTorch 2.12. Without it a tensor gets another storage instead, and only Python knows them as one.
+_swap: Any = getattr(torch._C.StorageBase, "_swap_data_ptr_", None)
 DEVICE = torch.device("pjrt", 0)
 
 # Addresses start where no process has memory; storages are apart by at least 64 bytes.
@@ -115,11 +117,24 @@ def ensure_sized(tensor: torch.Tensor) -> Buffer:
     storage = tensor.untyped_storage()
     buffer = buffer_behind(storage)
     if nbytes_in_cpp(storage) == 0 and buffer.face.numel:
-        nbytes = buffer.face.numel * buffer.face.dtype.itemsize
-        set_storage(tensor, sized_storage(buffer, nbytes), 0, tensor.shape, tensor.stride())
+        resized = with_size(storage, buffer.face.numel * buffer.face.dtype.itemsize)
+        if resized is not storage:
+            set_storage(tensor, resized, 0, tensor.shape, tensor.stride())
     buffer.viewed = True
     buffer.blank = False
     return buffer
+
+
+def with_size(storage: torch.UntypedStorage, nbytes: int) -> torch.UntypedStorage:
+    """The storage, now of `nbytes` bytes in C++; or, with an older PyTorch, another one on its buffer."""
+    buffer = buffer_behind(storage)
+    if _swap is None:
+        return sized_storage(buffer, nbytes)
+    for size in (0, nbytes) if nbytes_in_cpp(storage) else (nbytes,):  # one of the two must be 0
+        _swap(
+            storage, _construct_storage(give_address(buffer, nbytes) if size else 0, DEVICE, size)
+        )
+    return storage
 
 
 def set_storage(

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import torch
 
-from torch_pjrt.graph.face import Face, contiguous_face, face_of
+from torch_pjrt.graph.face import Face, contiguous_face, face_of, storage_extent
 from torch_pjrt.graph.signature import InternalOp, Signature, Slot, intern
 from torch_pjrt.graph.tape import Value, number_on, push, state
 from torch_pjrt.tensor.buffer import Buffer, buffer_of, look_of
@@ -40,11 +40,23 @@ def read(buffer: Buffer, face: Face, offset: int) -> Value:
     """Record the read of a view."""
     signature = _reads.get((buffer.face, face, offset))
     if signature is None:
+        _check_inside(buffer, face, offset)
         out = contiguous_face(face.shape, face.dtype)
         signature = intern(READ, (Slot(0), face, offset), {}, (buffer.face,), (out,))
         _reads[buffer.face, face, offset] = signature
     tape = state.tape
     return push(tape, signature.outs[0], signature.number, number_on(tape, content(buffer)))
+
+
+def _check_inside(buffer: Buffer, face: Face, offset: int) -> None:
+    """Raise for a view that reaches out of its storage: `resize_` has made that smaller since."""
+    held = buffer.face.numel * buffer.face.dtype.itemsize
+    needed = storage_extent(face.shape, face.strides, offset) * face.dtype.itemsize
+    if needed > held:
+        raise RuntimeError(
+            f"The tensor's sizes {list(face.shape)}, strides {list(face.strides)} and offset {offset} "
+            f"need a storage of {needed} bytes, but it was resized to {held}."
+        )
 
 
 def content(buffer: Buffer) -> Value:
@@ -103,6 +115,7 @@ def store(tensor: torch.Tensor, value: Value) -> None:
     old = content(buffer)
     signature = _writes.get((buffer.face, face, offset))
     if signature is None:
+        _check_inside(buffer, face, offset)
         new = contiguous_face(face.shape, face.dtype)
         out = contiguous_face(buffer.face.shape, buffer.face.dtype)
         signature = intern(WRITE, (Slot(0), Slot(1), face, offset), {}, (buffer.face, new), (out,))
