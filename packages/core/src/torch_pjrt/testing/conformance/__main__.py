@@ -1,0 +1,106 @@
+"""The command: `python -m torch_pjrt.testing.conformance`."""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import json
+import os
+import sys
+import time
+import zlib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from torch_pjrt.testing.conformance import page
+from torch_pjrt.testing.conformance.cases import DTYPES, KINDS, Case, cases_of, operators
+from torch_pjrt.testing.conformance.check import Result
+from torch_pjrt.testing.conformance.gaps import gap_of
+from torch_pjrt.testing.conformance.pool import check_all
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run what the arguments say; 0 if nothing but what `gaps.py` lists failed."""
+    options = _parser().parse_args(argv)
+    cases = _chosen(options)
+    known: dict[Case, Result] = {}
+    if options.resume:
+        known = {r.case: r for r in read_results(options.results)}
+    elif options.results.exists():
+        options.results.unlink()
+    options.results.parent.mkdir(parents=True, exist_ok=True)
+    waiting = [case for case in cases if case not in known]
+    print(f"{len(cases)} cases, {len(cases) - len(waiting)} of them known; {options.results}")
+    results = [known[case] for case in cases if case in known]
+    start = time.monotonic()
+    unexpected: list[str] = []
+    gaps = gap_of()
+    with options.results.open("a") as file:
+        for result in check_all(waiting, options.device, options.workers):
+            file.write(json.dumps(result.as_dict()) + "\n")
+            file.flush()
+            results.append(result)
+            if not result.passed and result.case not in gaps:
+                print(f"FAILED {result.case}: {result.failures[0]}", flush=True)
+    seconds = time.monotonic() - start
+    unexpected = [str(r.case) for r in results if not r.passed and r.case not in gaps]
+    closed = [str(r.case) for r in results if r.passed and r.case in gaps]
+    for case in closed:
+        print(f"PASSED {case}: its row in gaps.py can go")
+    print("\n".join(page.summary(results)))
+    print(
+        f"{len(waiting)} cases in {seconds:.0f} s; {len(unexpected)} failed without a row in gaps.py"
+    )
+    if options.page is not None:
+        options.page.write_text(page.markdown(results, gaps))
+    return 1 if unexpected or closed else 0
+
+
+def read_results(path: Path) -> list[Result]:
+    """The results that an earlier run left; the last line of a run that was cut off does not count."""
+    results = []
+    for line in path.read_text().splitlines() if path.exists() else ():
+        try:
+            results.append(Result(**json.loads(line)))
+        except (ValueError, TypeError):
+            continue
+    return results
+
+
+def _chosen(options: argparse.Namespace) -> list[Case]:
+    names: Iterable[str] = operators()
+    if options.operators:
+        names = [n for n in names if any(fnmatch.fnmatch(n, p) for p in options.operators)]
+        if not names:
+            sys.exit(f"no operator of PyTorch's op_db matches {' '.join(options.operators)}")
+    if options.part:
+        k, n = map(int, options.part.split("/"))
+        names = [name for name in names if zlib.crc32(name.encode()) % n == k % n]
+    return [
+        case
+        for name in names
+        for case in cases_of(name, options.kinds)
+        if case.dtype not in DTYPES or case.dtype in options.dtypes
+    ]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m torch_pjrt.testing.conformance",
+        description="Compare a device with PyTorch on CPU, by all samples of PyTorch's op_db.",
+    )
+    add = parser.add_argument
+    add("operators", nargs="*", help="names or patterns of op_db's entries (all): 'linalg.*'")
+    add("--kinds", nargs="+", choices=KINDS, default=KINDS)
+    add("--dtypes", nargs="+", choices=list(DTYPES), default=list(DTYPES))
+    add("--part", metavar="K/N", help="the K-th of N parts of the operators")
+    add("--device", default="pjrt", help="PyTorch's name of the device")
+    add("--workers", type=int, default=os.cpu_count(), metavar="N", help="processes side by side")
+    add("--results", type=Path, default=Path("build/conformance.jsonl"), metavar="FILE")
+    add("--resume", action="store_true", help="go on where the run that wrote the results stopped")
+    add("--page", type=Path, metavar="FILE", help="write the coverage page")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

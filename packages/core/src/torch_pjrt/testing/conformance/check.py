@@ -1,0 +1,202 @@
+"""Check a case: every run on the CPU and on the device, compared."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from itertools import islice
+from typing import Any
+from unittest import mock
+
+import torch
+from torch.utils._pytree import tree_map
+
+from torch_pjrt.graph.graph import graph_of
+from torch_pjrt.graph.tape import state
+from torch_pjrt.observe.counters import counters
+from torch_pjrt.run.sync import sync
+from torch_pjrt.testing.conformance.cases import ERROR, Case
+from torch_pjrt.testing.conformance.compare import difference
+from torch_pjrt.testing.conformance.runs import CPU, DOUBLE, META, Place, Run, runs_of
+
+_BATCH = 48  # runs whose results are computed by one program
+_TOLD = 4  # failures of a case that are told in words
+
+# What these give was never written, so that there are no values to compare.
+UNINITIALIZED = frozenset(
+    ("empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided",
+     "resize_", "resize_as_")
+)  # fmt: skip
+# Reading a value is what these are for, wherever it happens.
+_READERS = ("aten.equal.", "aten._local_scalar_dense.", "aten.is_nonzero.")
+
+
+@dataclass(slots=True)
+class Result:
+    """What came of a case.
+
+    samples   how many runs it had; failed, how many of them differ.
+    rounded   runs that passed as at least as exact as the CPU, not within tolerance of it.
+    chance    runs that draw random numbers: dtype and shape were compared, values were not.
+    failures  the first differences, in words.
+    on_cpu    the operators that ran on the CPU; expanded, those that PyTorch decomposed.
+    """
+
+    operator: str
+    dtype: str
+    kind: str
+    samples: int = 0
+    failed: int = 0
+    rounded: int = 0
+    chance: int = 0
+    failures: list[str] = field(default_factory=list)
+    on_cpu: list[str] = field(default_factory=list)
+    expanded: list[str] = field(default_factory=list)
+
+    @property
+    def case(self) -> Case:
+        return Case(self.operator, self.dtype, self.kind)
+
+    @property
+    def passed(self) -> bool:
+        return not self.failed
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def fail(self, what: str) -> None:
+        self.failed += 1
+        if len(self.failures) < _TOLD:
+            self.failures.append(what)
+
+
+@dataclass(slots=True)
+class _Outcome:
+    """What a call returned or raised."""
+
+    value: Any = None
+    error: Exception | None = None
+
+
+def check(case: Case, device: str, tolerance: tuple[float, float] | None = None) -> Result:
+    """All runs of a case, on the CPU and on `device`. Raises nothing but what ends the process."""
+    result = Result(case.operator, case.dtype, case.kind)
+    on_cpu = counters.fallbacks.copy()
+    expanded: set[str] = set()
+    try:
+        for batch in _batches(runs_of(case)):
+            pairs = [(run, _outcome(run.at, CPU), _outcome(run.at, Place(device))) for run in batch]
+            expanded |= _expanded()
+            _settle()
+            for run, theirs, ours in pairs:
+                result.samples += 1
+                read = ours if ours.error else _outcome(_read, ours.value)
+                what = _difference(case, run, read, theirs, tolerance, result)
+                if what is not None:
+                    result.fail(f"{run.label}: {what}")
+    except Exception as error:
+        result.fail(f"the samples could not be made: {_in_words(error)}")
+    result.on_cpu = sorted(
+        name for name in counters.fallbacks - on_cpu if not name.startswith(_READERS)
+    )
+    result.expanded = sorted(expanded)
+    return result
+
+
+def _batches(runs: Iterator[Run]) -> Iterator[list[Run]]:
+    while batch := list(islice(runs, _BATCH)):
+        yield batch
+
+
+def _outcome(function: Callable[[Any], Any], argument: Any) -> _Outcome:
+    try:
+        torch.manual_seed(0)
+        return _Outcome(function(argument))
+    except Exception as error:
+        return _Outcome(error=error.with_traceback(None))
+
+
+def _settle() -> None:
+    """Compute what was recorded; what cannot be is told when it is read."""
+    with contextlib.suppress(Exception):
+        sync("conformance")
+
+
+def _read(tree: Any) -> Any:
+    def leaf(x: Any) -> Any:
+        if not isinstance(x, torch.Tensor) or x.device.type == "cpu":
+            return x
+        copy = x.detach().cpu()
+        if x.layout is torch.strided and x.is_contiguous() != copy.is_contiguous():
+            return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype).copy_(copy)
+        return copy
+
+    return tree_map(leaf, tree)
+
+
+def _difference(
+    case: Case,
+    run: Run,
+    ours: _Outcome,
+    theirs: _Outcome,
+    tolerance: tuple[float, float] | None,
+    result: Result,
+) -> str | None:
+    if ours.error is not None or theirs.error is not None:
+        return _different_error(case, run, ours.error, theirs.error)
+    if case.kind == ERROR:
+        return None  # the CPU does not raise either
+    what = difference(ours.value, theirs.value, None, tolerance)
+    if what is None or "values" not in what:
+        return what
+    if case.operator in UNINITIALIZED or _is_random(run, theirs.value):
+        result.chance += 1
+        return None
+    if difference(ours.value, theirs.value, lambda: _exact(run), tolerance) is None:
+        result.rounded += 1
+        return None
+    return what
+
+
+def _exact(run: Run) -> Any:
+    exact = _outcome(run.at, DOUBLE)
+    return () if exact.error else exact.value
+
+
+def _is_random(run: Run, value: Any) -> bool:
+    """Whether the CPU itself gives other values after other seeds."""
+    seed_it = torch.manual_seed
+    for seed in range(1, 20):  # few elements are often the same by chance
+        # Some entries of op_db seed the generator themselves.
+        with mock.patch("torch.manual_seed", lambda _, seed=seed: seed_it(seed)):
+            again = _outcome(run.at, CPU)
+        if again.error is None and difference(again.value, value) is not None:
+            return True
+    return False
+
+
+def _different_error(
+    case: Case, run: Run, ours: Exception | None, theirs: Exception | None
+) -> str | None:
+    if ours is None:
+        return f"raised nothing, not {_in_words(theirs)}"
+    if theirs is None:
+        return f"raised {_in_words(ours)}"
+    if type(ours) is not type(theirs):
+        return f"raised {_in_words(ours)}, not {_in_words(theirs)}"
+    if case.kind == ERROR and str(ours) != str(theirs):
+        shared = _outcome(run.at, META).error
+        if type(shared) is type(theirs) and str(shared) == str(theirs):
+            return f"said {_in_words(ours)}, not {_in_words(theirs)}"
+    return None
+
+
+def _in_words(error: Exception | None) -> str:
+    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0][:300]}"
+
+
+def _expanded() -> set[str]:
+    """The operators on the tape that PyTorch's decompositions stand for."""
+    nodes = graph_of(state.tape, ()).nodes
+    return {str(n.op) for n in nodes if n.signature.expansion is not None}
