@@ -17,6 +17,7 @@ KINDS: tuple[str, ...] = (
     "distance",
     "dropout",
     "embedding",
+    "embedding_bag",
     "fft",
     "foreach",
     "histogram",

@@ -1,0 +1,195 @@
+"""Lowerings of sums, means and maxima of embedding rows, bag by bag, and their backwards.
+
+What every rule here may assume and must keep:
+    indices      of all bags, one after the other; `offsets` says where each bag starts.
+    offset2bag   the bag of each index.
+    bag_size     how many indices of each bag count; zeros for sums, which need none.
+    padding_idx  the row that counts for nothing; -1 for none.
+    sums         of float16 and bfloat16 rows run in float32 and are rounded once.
+
+Beside the output, the results look as on PyTorch's other accelerators, which is what its meta functions
+describe: `offset2bag` always has all indices, and only maxima have `maximum_indices`.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from jax import lax
+
+from torch_pjrt.errors import UnsupportedError
+from torch_pjrt.lowering.dims import INT32, along
+from torch_pjrt.lowering.embedding import added_rows, taken_rows
+from torch_pjrt.lowering.promote import as_dtype, opmath
+from torch_pjrt.lowering.table import LoweringTable
+
+Array = jax.Array
+
+SUM, MEAN, MAX = 0, 1, 2
+
+aten = torch.ops.aten
+table = LoweringTable("embedding_bag")
+
+
+def _bags(n_indices: int, starts: Array) -> Array:
+    """The bag of each index: how many of the other bags start at or before it."""
+    begun = added_rows(
+        lax.full((n_indices,), 0, INT32), starts[1:], lax.full((max(len(starts) - 1, 0),), 1, INT32)
+    )
+    return lax.cumsum(begun)
+
+
+def _column(x: Array) -> Array:
+    return lax.expand_dims(x, (1,))
+
+
+def _maxima(rows: Array, bags: Array, counts: Array, n_bags: int) -> tuple[Array, Array]:
+    """The largest of each bag's rows, element by element, and its place among the indices; 0 if none."""
+    rows = jnp.where(_column(counts), rows, -np.inf)
+    largest = jax.ops.segment_max(rows, bags, n_bags, indices_are_sorted=True)
+    place = along(rows.shape, 0)
+    hit = (rows == taken_rows(largest, bags)) & _column(counts)
+    place = jnp.where(hit, place, len(rows))
+    place = jax.ops.segment_min(place, bags, n_bags, indices_are_sorted=True)
+    nothing = largest == -np.inf
+    return jnp.where(nothing, 0, largest), jnp.minimum(place, max(len(rows) - 1, 0))
+
+
+@table.lowers(aten._embedding_bag.default, aten._embedding_bag_forward_only.default)
+def embedding_bag(
+    weight: Array,
+    indices: Array,
+    offsets: Array,
+    scale_grad_by_freq: bool = False,
+    mode: int = SUM,
+    sparse: bool = False,
+    per_sample_weights: Array | None = None,
+    include_last_offset: bool = False,
+    padding_idx: int = -1,
+) -> tuple[Array, Array, Array, Array]:
+    """Output, `offset2bag`, `bag_size`, and which row gave each maximum."""
+    wide = opmath(weight.dtype)
+    starts = offsets[:-1] if include_last_offset else offsets
+    n_bags, width = len(starts), weight.shape[1]
+    bags = _bags(len(indices), starts)
+    rows = as_dtype(taken_rows(weight, indices), wide)
+    counts = indices != padding_idx if padding_idx >= 0 else lax.full_like(indices, True, bool)
+    sizes = jax.ops.segment_sum(as_dtype(counts, INT32), bags, n_bags, indices_are_sorted=True)
+    maxima = lax.full((0,), 0, indices.dtype)
+    if mode == MAX:
+        output, places = _maxima(rows, bags, counts, n_bags)
+        if len(indices):
+            chosen = taken_rows(indices, lax.reshape(places, (places.size,)))
+            maxima = lax.reshape(chosen, (n_bags, width))
+        else:
+            maxima = lax.full((n_bags, width), 0, indices.dtype)
+        maxima = jnp.where(_column(sizes) > 0, maxima, 0)
+    else:
+        if per_sample_weights is not None:
+            rows = rows * _column(as_dtype(per_sample_weights, wide))
+        if padding_idx >= 0:
+            rows = jnp.where(_column(counts), rows, 0)
+        output = jax.ops.segment_sum(rows, bags, n_bags, indices_are_sorted=True)
+        if mode == MEAN:
+            output = output / _column(as_dtype(jnp.maximum(sizes, 1), wide))
+    sizes = lax.full_like(sizes, 0) if mode == SUM else sizes
+    if include_last_offset:
+        sizes = lax.pad(sizes, np.int32(0), [(0, 1, 0)])
+    return (
+        as_dtype(output, weight.dtype),
+        as_dtype(bags, indices.dtype),
+        as_dtype(sizes, indices.dtype),
+        as_dtype(maxima, indices.dtype),
+    )
+
+
+@table.lowers(aten._embedding_bag_dense_backward.default)
+def embedding_bag_dense_backward(
+    grad: Array,
+    indices: Array,
+    offset2bag: Array,
+    bag_size: Array,
+    maximum_indices: Array,
+    num_weights: int,
+    scale_grad_by_freq: bool,
+    mode: int,
+    per_sample_weights: Array | None,
+    padding_idx: int = -1,
+) -> Array:
+    """A scatter-add. `scale_grad_by_freq` divides each gradient by how often its index occurs."""
+    wide, width = opmath(grad.dtype), grad.shape[1]
+    grads, sizes = as_dtype(grad, wide), bag_size[: len(grad)]
+    zero = lax.full((num_weights, width), 0, wide)
+    if mode == MAX:
+        given = jnp.where(_column(sizes) > 0, grads, 0)
+        total = zero.at[maximum_indices, along(grads.shape, 1)].add(given)
+        return as_dtype(total, grad.dtype)
+    if mode == MEAN:
+        grads = grads / _column(as_dtype(jnp.maximum(sizes, 1), wide))
+    rows = taken_rows(grads, offset2bag)
+    if per_sample_weights is not None:
+        rows = rows * _column(as_dtype(per_sample_weights, wide))
+    places = indices
+    if scale_grad_by_freq:
+        ones = lax.full(indices.shape, 1, wide)
+        counts = added_rows(lax.full((num_weights,), 0, wide), places, ones)
+        rows = rows / _column(taken_rows(counts, places))
+    if padding_idx >= 0:
+        places = jnp.where(places == padding_idx, num_weights, places)
+    return as_dtype(added_rows(zero, places, rows), grad.dtype)
+
+
+@table.lowers(aten._embedding_bag_backward.default)
+def embedding_bag_backward(
+    grad: Array,
+    indices: Array,
+    offsets: Array,
+    offset2bag: Array,
+    bag_size: Array,
+    maximum_indices: Array,
+    num_weights: int,
+    scale_grad_by_freq: bool,
+    mode: int,
+    sparse: bool,
+    per_sample_weights: Array | None,
+    padding_idx: int = -1,
+) -> Array:
+    """Dense: there are no sparse tensors on this device."""
+    if sparse:
+        raise UnsupportedError(
+            "`embedding_bag(sparse=True)` has no gradient: there are no sparse tensors on this device.",
+            hint="leave `sparse=True` out; the gradient is dense then",
+        )
+    return embedding_bag_dense_backward(
+        grad,
+        indices,
+        offset2bag,
+        bag_size,
+        maximum_indices,
+        num_weights,
+        scale_grad_by_freq,
+        mode,
+        per_sample_weights,
+        padding_idx,
+    )
+
+
+@table.lowers(aten._embedding_bag_per_sample_weights_backward.default)
+def embedding_bag_per_sample_weights_backward(
+    grad: Array,
+    weight: Array,
+    indices: Array,
+    offsets: Array,
+    offset2bag: Array,
+    mode: int,
+    padding_idx: int = -1,
+) -> Array:
+    """The product of each index's row with the gradient of its bag; 0 for the padding row."""
+    wide = opmath(grad.dtype)
+    grads = as_dtype(taken_rows(grad, offset2bag), wide)
+    result = jnp.sum(grads * as_dtype(taken_rows(weight, indices), wide), 1)
+    if padding_idx >= 0:
+        result = jnp.where(indices == padding_idx, 0, result)
+    return as_dtype(result, grad.dtype)
