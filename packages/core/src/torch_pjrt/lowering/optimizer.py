@@ -128,3 +128,42 @@ def _fused_sgd(
         return p - number(lr) * g, *buffers
 
     return _over_lists(one, (self, grads, momentum_buffer_list), grad_scale, found_inf)
+
+
+def _adagrad(*, returns_steps: bool) -> Callable[..., tuple[Array, ...]]:
+    """Adagrad (Duchi, Hazan and Singer, 2011). One of the overloads returns the steps as well."""
+
+    def rule(
+        self: list[Array],
+        grads: list[Array],
+        state_sums: list[Array],
+        state_steps: list[Array],
+        *,
+        lr: Any,
+        lr_decay: Any,
+        weight_decay: Any,
+        eps: Any,
+        maximize: bool,
+        grad_scale: Array | None = None,
+        found_inf: Array | None = None,
+    ) -> tuple[Array, ...]:
+        steps = iter(state_steps)
+
+        def one(p: Array, g: Array, total: Array) -> tuple[Array, ...]:
+            def number(x: Any) -> Array:
+                return jnp.asarray(x).astype(p.dtype)
+
+            step = next(steps).astype(p.dtype)
+            rate = number(lr) / (1 + (step - 1) * number(lr_decay))
+            g = (-g if maximize else g) + number(weight_decay) * p
+            total = total + g * g
+            return p - rate * g / (jnp.sqrt(total) + number(eps)), total
+
+        results = _over_lists(one, (self, grads, state_sums), grad_scale, found_inf)
+        return (*results, *state_steps) if returns_steps else results
+
+    return rule
+
+
+table.add(aten._fused_adagrad.default, _adagrad(returns_steps=True))
+table.add(aten._fused_adagrad.tensor_lr, _adagrad(returns_steps=False))

@@ -38,6 +38,13 @@ def sgd(op: Any, lr: Any = 0.1, *, buffers: bool = True, **more: Any) -> Sample:
     return sample(op, *lists, lr=lr, **{**settings, **more})
 
 
+def adagrad(op: Any, lr: Any = 0.1, **more: Any) -> Sample:
+    steps = [torch.tensor(3.0), torch.tensor(3.0)]
+    settings = {"lr_decay": 0.1, "weight_decay": 0.1, "eps": 1e-10, "maximize": False}
+    lists = [pair(0), pair(1), pair(2, positive=True)]
+    return sample(op, *lists, steps, lr=lr, **{**settings, **more})
+
+
 SAMPLES: list[Sample] = [
     *[
         row
@@ -57,4 +64,8 @@ SAMPLES: list[Sample] = [
     sgd(aten._fused_sgd.default, nesterov=True, dampening=0.0),
     sgd(aten._fused_sgd.default, maximize=True),
     sgd(aten._fused_sgd.tensor_lr, torch.tensor(0.1)),
+    adagrad(aten._fused_adagrad.default),
+    adagrad(aten._fused_adagrad.default, maximize=True, lr_decay=0.0),
+    adagrad(aten._fused_adagrad.default, grad_scale=torch.tensor(2.0), found_inf=torch.tensor(0.0)),
+    adagrad(aten._fused_adagrad.tensor_lr, torch.tensor(0.1)),
 ]
