@@ -19,7 +19,6 @@ import numpy as np
 import torch
 from jax import lax
 
-from torch_pjrt.errors import UnsupportedError
 from torch_pjrt.lowering.dims import INT32, along
 from torch_pjrt.lowering.embedding import added_rows, taken_rows
 from torch_pjrt.lowering.promote import as_dtype, opmath
@@ -156,12 +155,7 @@ def embedding_bag_backward(
     per_sample_weights: Array | None,
     padding_idx: int = -1,
 ) -> Array:
-    """Dense: there are no sparse tensors on this device."""
-    if sparse:
-        raise UnsupportedError(
-            "`embedding_bag(sparse=True)` has no gradient: there are no sparse tensors on this device.",
-            hint="leave `sparse=True` out; the gradient is dense then",
-        )
+    """Always dense: with `sparse` the call is refused, for there are no sparse tensors here."""
     return embedding_bag_dense_backward(
         grad,
         indices,

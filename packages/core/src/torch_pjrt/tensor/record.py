@@ -55,7 +55,7 @@ def call(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if plan.functional is None or plan.returns == "other" or kwargs.get("generator") is not None:
         return run_on_cpu(op, args, kwargs)
     bound = Call(plan, args, kwargs, static_names(plan.functional))
-    if plan.in_turn and foreach.depends_on_order(bound.inputs, args, kwargs):
+    if plan.in_turn and foreach.depends_on_order(args, kwargs):
         return foreach.one_by_one(op, args, kwargs, call)
     key = (bound.key, _looks_of_outs(plan, kwargs))
     signature: Any = _learned.get(key, _NO_SIGNATURE)
@@ -250,6 +250,7 @@ def _faces(results: Any) -> tuple[tuple[Face, ...], tuple[bool, ...]]:
         if r is None:
             continue
         _refuse_dtype_that_xla_lacks(r.dtype)
+        _refuse_sparse(r.layout)
         face = face_of(r.shape, r.dtype, r.stride())
         faces.append(face if face.dense else contiguous_face(r.shape, r.dtype))
     return tuple(faces), tuple(r is None for r in flat) if None in flat else ()
@@ -261,6 +262,15 @@ def _refuse_dtype_that_xla_lacks(dtype: torch.dtype) -> None:
         dtypes.to_jax(dtype)
     except TypeError as error:
         raise UnsupportedError(str(error)) from None
+
+
+def _refuse_sparse(layout: torch.layout) -> None:
+    """Raise at the call that would give a sparse tensor, such as a gradient with `sparse=True`."""
+    if layout != torch.strided:
+        raise UnsupportedError(
+            f"The result would have the layout {layout}: a pjrt tensor cannot be sparse.",
+            hint="leave `sparse=True` out; the gradient is dense then",
+        )
 
 
 def _wrapped(
