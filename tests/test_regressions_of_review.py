@@ -154,3 +154,11 @@ def test_a_number_called_value_is_recorded() -> None:
     x = torch.ones(2, device="pjrt")
     results = [torch.addcmul(x, x, x, value=v).tolist() for v in (2.0, 3.0, 4.0)]
     assert results == [[3, 3], [4, 4], [5, 5]]
+
+
+def test_dropout_in_place_may_leave_its_probability_to_the_default():
+    x = torch.ones(1000, device="pjrt")
+
+    torch.nn.functional.dropout(x, inplace=True)
+
+    assert set(x.tolist()) == {0.0, 2.0}

@@ -102,7 +102,8 @@ def plan_of(op: Any) -> Plan:
     schema = op._schema
     functional = op if not schema.is_mutable else functional_of(op)
     source = (functional or op)._schema
-    arguments = tuple(_argument(a) for a in source.arguments)
+    own = {a.name: a for a in schema.arguments}
+    arguments = tuple(_argument(a, own.get(a.name, a)) for a in source.arguments)
     writes = _writes(op, functional) if schema.is_mutable and functional is not None else ()
     returns = [str(r.type) for r in source.returns]
     random = torch.Tag.nondeterministic_seeded in op.tags
@@ -122,15 +123,19 @@ def plan_of(op: Any) -> Plan:
     return Plan(op, functional, arguments, writes, kind, len(returns), random, outs, in_turn)
 
 
-def _argument(a: Any) -> Argument:
+def _argument(a: Any, own: Any) -> Argument:
+    """The functional overload's argument `a`; the operator's `own` may have another default."""
     type_ = str(a.type)
     kind = _KINDS.get(type_, Kind.STATIC)
     if a.name in _DROPPED:
         kind = Kind.DROPPED
-    default = a.default_value
+    has_default = own.has_default_value()
+    default = own.default_value if has_default else a.default_value
     if a.name == "dtype" and default == _INT64:
         default = torch.int64
-    return Argument(a.name, type_, kind, a.kwarg_only, a.has_default_value(), default)
+    return Argument(
+        a.name, type_, kind, a.kwarg_only, has_default or a.has_default_value(), default
+    )
 
 
 def functional_of(op: Any) -> Any:

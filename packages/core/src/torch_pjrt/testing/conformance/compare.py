@@ -72,7 +72,7 @@ def _leaf(a: Any, b: Any, tolerance: tuple[float, float] | None) -> str | None:
 
 
 def _plain(x: torch.Tensor) -> torch.Tensor:
-    return x.detach().resolve_conj().resolve_neg()
+    return x.detach().cpu().resolve_conj().resolve_neg()
 
 
 def _is_as_exact(ours: torch.Tensor, cpu: torch.Tensor, exact: Any) -> bool:

@@ -32,8 +32,8 @@ class Copier:
             copy = x.clone() if self.device == "cpu" else x.to(self.device)
         else:
             copy = self._flat(x).as_strided(x.shape, x.stride(), x.storage_offset())
-            copy = torch._conj(copy) if x.is_conj() else copy
-            copy = torch._neg_view(copy) if x.is_neg() else copy
+            copy = copy.conj() if x.is_conj() else copy
+            copy = torch.ops.aten._neg_view(copy) if x.is_neg() else copy
             copy = copy.detach()
         return copy.requires_grad_(source.requires_grad)
 
