@@ -20,6 +20,8 @@ KINDS: tuple[str, ...] = (
     "embedding_bag",
     "fft",
     "foreach",
+    "fractional_pool",
+    "grid_sample",
     "histogram",
     "indexing",
     "join",

@@ -8,7 +8,10 @@ What every rule here may assume and must keep:
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
+import jax.numpy as jnp
 import numpy as np
 import torch
 from jax import lax
@@ -88,3 +91,14 @@ def embedding_dense_backward(
         places = lax.select(places == padding_idx, lax.full_like(places, num_weights), places)
     total = added_rows(lax.full((num_weights, *width), 0, wide), places, rows)
     return as_dtype(total, grad_output.dtype)
+
+
+@table.lowers(aten.embedding_renorm.default, static=("norm_type",))
+def embedding_renorm(self: Array, indices: Array, max_norm: Any, norm_type: float) -> Array:
+    """`self` with each row that `indices` name and whose norm exceeds `max_norm` scaled down to it."""
+    named = jnp.zeros(self.shape[0], bool).at[indices.reshape(-1)].set(True)
+    norms = jnp.linalg.norm(as_dtype(self, opmath(self.dtype)), norm_type, 1, keepdims=True)
+    norms = as_dtype(norms, self.dtype)
+    limit = as_dtype(max_norm, self.dtype)
+    scale = limit / (norms + np.asarray(1e-7, self.dtype))
+    return jnp.where(named[:, None] & (norms > limit), self * scale, self)

@@ -17,6 +17,7 @@ def normal(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
 
 rows = torch.tensor([[1, 2, 4, 1], [0, 1, 6, 6]])
 backward = aten.embedding_dense_backward.default
+renorm = aten.embedding_renorm.default
 
 SAMPLES: list[Sample] = [
     sample(aten.embedding.default, normal(7, 3), rows),
@@ -30,6 +31,10 @@ SAMPLES: list[Sample] = [
     sample(backward, normal(2, 4, 3), rows, 7, 6, True),
     sample(backward, normal(3, dtype=torch.float64), torch.tensor(5), 7, -1, False),
     sample(backward, normal(2, 0, 3), rows[:, :0], 7, -1, False),
+    sample(renorm, normal(7, 3), rows, 1.0, 2.0),
+    sample(renorm, normal(7, 3), rows.to(INT32), 0.5, 1.0),
+    sample(renorm, normal(7, 3, dtype=torch.float64), rows[0], 1.5, float("inf")),
+    sample(renorm, normal(7, 3), rows[:, :0], 1.0, 2.0),
     # More equal terms than a sum in bfloat16 could count.
     Sample(
         backward,
