@@ -6,39 +6,77 @@ where an element writes what another one uses, they are recorded one by one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from bisect import bisect_right
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from torch_pjrt.graph.tape import Value
-from torch_pjrt.tensor.buffer import buffer_of, is_pjrt, look_of
+from torch_pjrt.tensor.buffer import Buffer, is_pjrt, look_of
+from torch_pjrt.tensor.overlap import (
+    Span,
+    refuse_internal_overlap,
+    refuse_partial_overlap,
+    same_view,
+    span_of,
+)
 
 
-def depends_on_order(
-    inputs: Sequence[Value], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> bool:
-    """Whether what the first list writes to, or the same view of it, is used at another place of some list.
+def depends_on_order(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether memory that an element of the first list writes to is used for another element.
 
-    `inputs` are the values of all the tensors: if all differ, as they mostly do, that is seen at a glance.
-    Views that overlap without being the same are not looked for.
+    Or for the same element, but not as the same view: PyTorch refuses that. Mostly no two of the tensors
+    share a buffer, which is seen at a glance.
     """
-    if len(set(map(id, inputs))) == len(inputs) and len(set(map(id, args[0]))) == len(args[0]):
-        return False
-    place_of = {_memory(t): i for i, t in enumerate(args[0])}
-    if len(place_of) < len(args[0]):
-        return True
-    return any(
-        place_of.get(_memory(t), i) != i
+    targets = args[0]
+    place_of = {_buffer(t): i for i, t in enumerate(targets)}
+    others = [
+        (i, t)
         for given in (*args[1:], *kwargs.values())
-        if isinstance(given, (list, tuple))
+        if isinstance(given, (list, tuple)) and given and isinstance(given[0], torch.Tensor)
         for i, t in enumerate(given)
-        if is_pjrt(t)
-    )
+        if _buffer(t) in place_of and t is not targets[i]
+    ]
+    if len(place_of) == len(targets) and not others:
+        return False
+    return _Written(targets).is_used_by(others)
 
 
-def _memory(t: torch.Tensor) -> tuple[Any, ...]:
-    return buffer_of(t), look_of(t)
+class _Written:
+    """The stretches of memory that a list of tensors writes to, sorted by where they start."""
+
+    def __init__(self, targets: list[torch.Tensor]) -> None:
+        self.targets = targets
+        self.spans: dict[Buffer | None, list[tuple[Span, int]]] = {}
+        for i, t in enumerate(targets):
+            if is_pjrt(t) and t.numel():
+                self.spans.setdefault(_buffer(t), []).append((span_of(t), i))
+        for spans in self.spans.values():
+            spans.sort()
+
+    def is_used_by(self, others: list[tuple[int, torch.Tensor]]) -> bool:
+        """Whether two of them meet, or an element of another list meets one that is not its own."""
+        for spans in self.spans.values():
+            ends = [end for (_, end), _ in spans]
+            starts = [start for (start, _), _ in spans]
+            if any(end > start for end, start in zip(ends, starts[1:], strict=False)):
+                return True
+        return any(self._is_met(i, t) for i, t in others if t.numel())
+
+    def _is_met(self, place: int, t: torch.Tensor) -> bool:
+        spans = self.spans.get(_buffer(t), [])
+        start, end = span_of(t)
+        # They do not meet one another, so that their ends are sorted as well.
+        for (first, _), i in spans[bisect_right(spans, start, key=lambda s: s[0][1]) :]:
+            if first >= end:
+                return False
+            if i != place or not same_view(t, self.targets[i]):
+                return True
+        return False
+
+
+def _buffer(t: torch.Tensor) -> Buffer | None:
+    return getattr(t.untyped_storage(), "buffer", None)
 
 
 def one_by_one(
@@ -47,10 +85,13 @@ def one_by_one(
     kwargs: dict[str, Any],
     call: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any],
 ) -> None:
-    """`call` the operator on lists of one element each."""
+    """`call` the operator on lists of one element each; overlaps are refused as without lists."""
 
     def element(given: Any, i: int) -> Any:
         return [given[i]] if isinstance(given, (list, tuple)) else given
 
-    for i in range(len(args[0])):
+    for i, target in enumerate(args[0]):
+        refuse_internal_overlap(look_of(target)[0])
+        used = [element(a, i) for a in (*args[1:], *kwargs.values())]
+        refuse_partial_overlap((target,), [u[0] for u in used if isinstance(u, list)])
         call(op, tuple(element(a, i) for a in args), {k: element(v, i) for k, v in kwargs.items()})

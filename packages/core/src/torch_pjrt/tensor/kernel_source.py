@@ -178,11 +178,13 @@ def source_of(plan: Plan, static: frozenset[str] | None, *, has_variant: bool) -
         places = " or ".join(f"f{i}.is_complex" for i, _ in tensors)
         add(f"    if {places}: return call(OP, {generic})")
     others = [i for i, _ in tensors[1:]]
-    if (
-        plan.mutates and others
-    ):  # an input may overlap with what is written: PyTorch refuses some of that
+    if plan.mutates and others:
+        # An input may overlap with what is written: PyTorch refuses some of that; a pointwise operator
+        # may write to the very tensor that it reads.
         shared = " or ".join(f"b{i} is b0" for i in others)
-        add(f"    if b0.viewed and ({shared}): return call(OP, {generic})")
+        if torch.Tag.pointwise in plan.op.tags:
+            shared = f"b0.viewed and ({shared})"
+        add(f"    if {shared}: return call(OP, {generic})")
     keys = [_key(i, a, inputs, lines) for i, a in enumerate(arguments)]
     add(f"    key = ({', '.join(keys)}, default_dtype())")
     add("    signature = signatures.get(key)")

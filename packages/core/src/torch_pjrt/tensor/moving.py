@@ -10,8 +10,12 @@ import torch
 from torch_pjrt import dtypes
 from torch_pjrt.graph.face import contiguous_face, contiguous_strides, face_of, storage_extent
 from torch_pjrt.tensor import record
-from torch_pjrt.tensor.buffer import buffer_of, is_pjrt, look_of, set_storage, wrap_sized
-from torch_pjrt.tensor.overlap import refuse_internal_overlap, refuse_partial_overlap
+from torch_pjrt.tensor.buffer import is_pjrt, look_of, set_storage, wrap_sized
+from torch_pjrt.tensor.overlap import (
+    refuse_internal_overlap,
+    refuse_partial_overlap,
+    same_view,
+)
 from torch_pjrt.tensor.transfer import download, host_view, upload
 from torch_pjrt.tensor.view import store, value_of
 
@@ -61,7 +65,7 @@ def copy_(self: torch.Tensor, src: torch.Tensor, non_blocking: bool = False) -> 
     """`self[...] = src` in every direction between host and device."""
     if not is_pjrt(self):
         return self.copy_(download(src))
-    if self is src or (is_pjrt(src) and _same_elements(self, src)):
+    if self is src or (is_pjrt(src) and same_view(self, src)):
         return self
     refuse_internal_overlap(look_of(self)[0])
     if not is_pjrt(src):
@@ -75,15 +79,6 @@ def copy_(self: torch.Tensor, src: torch.Tensor, non_blocking: bool = False) -> 
         store(self, value_of(src))
         return self
     return record.call(aten.copy_.default, (self, src), {})
-
-
-def _same_elements(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether two tensors are one and the same view."""
-    return (
-        buffer_of(a) is buffer_of(b)
-        and look_of(a) == look_of(b)
-        and (a.is_conj(), a.is_neg()) == (b.is_conj(), b.is_neg())
-    )
 
 
 def clone(self: torch.Tensor, *, memory_format: torch.memory_format | None = None) -> torch.Tensor:

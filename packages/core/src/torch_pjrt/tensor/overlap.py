@@ -39,16 +39,42 @@ def refuse_partial_overlap(targets: Iterable[Any], inputs: Iterable[Any]) -> Non
                 )
 
 
+Span = tuple[int, int]
+
+
+def span_of(t: torch.Tensor) -> Span:
+    """From which byte of its storage to which one a tensor reaches."""
+    face, offset = look_of(t)
+    end = storage_extent(face.shape, face.strides, offset)
+    return offset * face.dtype.itemsize, end * face.dtype.itemsize
+
+
+def same_view(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two tensors show the same elements of one buffer alike."""
+    return (
+        buffer_of(a) is buffer_of(b)
+        and look_of(a) == look_of(b)
+        and (a.is_conj(), a.is_neg()) == (b.is_conj(), b.is_neg())
+    )
+
+
 def _overlap_partially(a: torch.Tensor, b: torch.Tensor) -> bool:
     if buffer_of(a) is not buffer_of(b):
         return False
-    (a_face, a_start), (b_face, b_start) = look_of(a), look_of(b)
+    a_face, b_face = look_of(a)[0], look_of(b)[0]
     if not (a_face.numel and b_face.numel and a_face.dense and b_face.dense):
         return False
-    a_end = storage_extent(a_face.shape, a_face.strides, a_start) * a_face.dtype.itemsize
-    b_end = storage_extent(b_face.shape, b_face.strides, b_start) * b_face.dtype.itemsize
-    a_start *= a_face.dtype.itemsize
-    b_start *= b_face.dtype.itemsize
+    (a_start, a_end), (b_start, b_end) = span_of(a), span_of(b)
     if (a_start, a_end) == (b_start, b_end):
         return a_face.strides != b_face.strides
     return a_start < b_end and b_start < a_end
+
+
+def share_memory(targets: Iterable[Any], inputs: Iterable[Any]) -> bool:
+    """Whether an input, or an element of a list of them, is on the buffer of a target."""
+    written = {buffer_of(t) for t in targets if is_pjrt(t)}
+    for given in inputs:
+        for x in given if isinstance(given, (list, tuple)) else (given,):
+            if is_pjrt(x) and buffer_of(x) in written:
+                return True
+    return False

@@ -26,9 +26,18 @@ from torch_pjrt.tensor import decompose, foreach
 from torch_pjrt.tensor.bind import Call, mapped
 from torch_pjrt.tensor.buffer import is_pjrt, look_of, wrap, wrap_sized
 from torch_pjrt.tensor.fallback import run_on_cpu
-from torch_pjrt.tensor.overlap import refuse_internal_overlap, refuse_partial_overlap
+from torch_pjrt.tensor.overlap import (
+    refuse_internal_overlap,
+    refuse_partial_overlap,
+    share_memory,
+)
 from torch_pjrt.tensor.schema import Plan, plan_of
-from torch_pjrt.tensor.trial import check_small, has_cpu_kernel, raise_as_on_cpu
+from torch_pjrt.tensor.trial import (
+    check_overlap,
+    check_small,
+    has_cpu_kernel,
+    raise_as_on_cpu,
+)
 from torch_pjrt.tensor.view import store
 
 # Call key -> its signature, or None where the call runs on the CPU.
@@ -64,6 +73,10 @@ def call(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if signature is _NO_SIGNATURE:
             _refuse_internal_overlap(plan, targets, args, kwargs)
         refuse_partial_overlap(targets, bound.given.values())
+    elif plan.mutates and not plan.in_turn:
+        read = [x for name, x in bound.given.items() if name not in plan.writes]
+        if share_memory(_targets(plan, args, kwargs), read):
+            check_overlap(op, args, kwargs, key)
     if signature is _NO_SIGNATURE:
         signature = _learned[key] = learn(bound, args, kwargs)
     if signature is None:
@@ -76,6 +89,13 @@ def call(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 def _looks_of_outs(plan: Plan, kwargs: dict[str, Any]) -> tuple[Any, ...]:
     """What the `out=` arguments look like: PyTorch refuses some for their dtype."""
+    for name in plan.outs:
+        out = kwargs.get(name)
+        if isinstance(out, torch.Tensor) and not is_pjrt(out):
+            raise RuntimeError(
+                "Expected all tensors to be on the same device, but found at least two devices, "
+                f"pjrt:0 and {out.device}!"
+            )
     return tuple([look_of(kwargs[name])[0] for name in plan.outs if is_pjrt(kwargs.get(name))])
 
 

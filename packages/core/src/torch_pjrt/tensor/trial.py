@@ -7,12 +7,14 @@ raises is raised. Larger tensors are tried only where the meta function has refu
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import torch
 
 from torch_pjrt.graph.face import storage_extent
 from torch_pjrt.tensor.bind import mapped
+from torch_pjrt.tensor.buffer import buffer_of, look_of
 
 _SMALL = 1 << 16  # elements: a trial of a call that the meta function accepts
 _LARGE = 1 << 26  # elements: a trial of a call that it refuses
@@ -20,6 +22,11 @@ _LARGE = 1 << 26  # elements: a trial of a call that it refuses
 
 # Sizes are among the values of their arguments.
 _SIZES_ARE_VALUES = frozenset(("aten::repeat_interleave", "aten::segment_reduce"))
+
+
+# How PyTorch begins to say that it will not write to memory that is used otherwise.
+_OVERLAP = "unsupported operation: "
+_refused: dict[Any, str | None] = {}
 
 
 class _TooLarge(Exception):
@@ -109,3 +116,48 @@ def _says_nothing(op: Any, refused: Exception) -> bool:
         or isinstance(refused, torch._C._LinAlgError)
         or (isinstance(refused, NotImplementedError) and str(refused).startswith("Could not run"))
     )
+
+
+def check_overlap(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], key: Any) -> None:
+    """Raise what the CPU kernel raises for tensors that share memory as these do.
+
+    `key` stands for all of the call but the memory. Whether a kernel allows an input to be what it writes
+    to, PyTorch decides for each operator.
+    """
+    places: list[Any] = []
+    sizes: dict[Any, int] = {}
+
+    def note(t: torch.Tensor) -> None:
+        buffer = buffer_of(t)
+        sizes.setdefault(buffer, buffer.face.numel * buffer.face.dtype.itemsize)
+        places.append((list(sizes).index(buffer), look_of(t)))
+
+    mapped([*args, kwargs], note)
+    key = (key, tuple(places))
+    if key not in _refused:
+        _refused[key] = _overlap_error(op, args, kwargs, sizes)
+    if (text := _refused[key]) is not None:
+        raise RuntimeError(text)
+
+
+def _overlap_error(
+    op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], sizes: dict[Any, int]
+) -> str | None:
+    if sum(sizes.values()) > _LARGE:
+        return None
+    storages = {  # of zeros: a valid index
+        buffer: torch.zeros(size, dtype=torch.uint8).untyped_storage()
+        for buffer, size in sizes.items()
+    }
+
+    def alike(t: torch.Tensor) -> torch.Tensor:
+        made = torch.empty(0, dtype=t.dtype, device="cpu")
+        return made.set_(storages[buffer_of(t)], t.storage_offset(), t.shape, t.stride())  # type: ignore[arg-type]
+
+    try:
+        with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            op(*mapped(args, alike), **mapped(kwargs, alike))
+    except Exception as error:
+        return str(error) if str(error).startswith(_OVERLAP) else None
+    return None
