@@ -10,7 +10,7 @@ from check import Sample, sample
 
 aten = torch.ops.aten
 seed = torch.Generator().manual_seed(0)
-BF16, NAN = torch.bfloat16, float("nan")
+BF16, F64, NAN = torch.bfloat16, torch.float64, float("nan")
 
 
 def normal(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -37,7 +37,7 @@ ROWS: list[tuple[Any, Any, torch.Tensor, list[int], list[int], torch.Tensor]] = 
     (two, two_backward, normal(2, 3, 8, 9).round(), [3, 3], [5, 6], uniform(2, 3, 2)),
     (two, two_backward, normal(3, 7, 7), [2, 2], [1, 3], uniform(1, 3, 2)),
     (two, two_backward, with_nans(normal(2, 3, 8, 9)), [2, 3], [4, 3], uniform(2, 3, 2)),
-    (two, two_backward, normal(2, 3, 8, 9, dtype=torch.float64), [2, 2], [5, 5], uniform(2, 3, 2, dtype=torch.float64)),
+    (two, two_backward, normal(2, 3, 8, 9, dtype=F64), [2, 2], [5, 5], uniform(2, 3, 2, dtype=F64)),
     (three, three_backward, normal(2, 3, 6, 7, 8), [2, 2, 3], [3, 4, 2], uniform(2, 3, 3)),
     (three, three_backward, normal(3, 6, 7, 8), [2, 2, 3], [3, 1, 2], uniform(1, 3, 3)),
 ]  # fmt: skip
