@@ -26,6 +26,7 @@ from torch_pjrt.tensor import decompose, foreach
 from torch_pjrt.tensor.bind import Call, mapped
 from torch_pjrt.tensor.buffer import is_pjrt, look_of, wrap, wrap_sized
 from torch_pjrt.tensor.fallback import run_on_cpu
+from torch_pjrt.tensor.layout import laid_out
 from torch_pjrt.tensor.overlap import (
     refuse_internal_overlap,
     refuse_partial_overlap,
@@ -136,7 +137,7 @@ def learn(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Signatur
         check_small(plan.op, args, kwargs)
         if lowering is not None and plan.functional in _META_IS_WRONG:
             results = results_of_rule(lowering, call)
-    outs, dropped = _faces(results)
+    outs, dropped = _faces(laid_out(plan.functional, call.faces, results))
     try:
         return intern(
             plan.functional,

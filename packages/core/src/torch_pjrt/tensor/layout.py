@@ -1,0 +1,56 @@
+"""In which memory format an operator's results are, where PyTorch's meta functions do not say what CPU does.
+
+A row of `FORMATS` gives the format of all results that have enough dims for it. How an array lies on the
+device is XLA's affair: this is about the strides that PyTorch sees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch._prims_common import suggest_memory_format
+
+from torch_pjrt.graph.face import Face
+
+aten = torch.ops.aten
+Format = torch.memory_format
+
+_DIMS = {torch.channels_last: 4, torch.channels_last_3d: 5}
+
+
+def _of_first(faces: Sequence[Face]) -> Format:
+    return suggest_memory_format(faces[0].meta())
+
+
+def _of_convolution(faces: Sequence[Face]) -> Format:
+    """Channels last where the input or the weight is so; not in three dims of float64."""
+    for face in faces[:2]:
+        found = suggest_memory_format(face.meta())
+        if found is torch.channels_last_3d and face.dtype is torch.float64:
+            continue
+        if found is not torch.contiguous_format:
+            return found
+    return torch.contiguous_format
+
+
+#   operator                                   the format of its results, from its tensors
+FORMATS: dict[Any, Callable[[Sequence[Face]], Format]] = {
+    aten.convolution.default: _of_convolution,
+    aten.convolution_overrideable.default: _of_convolution,
+    aten.reflection_pad2d.default: _of_first,
+    aten.reflection_pad3d.default: _of_first,
+    aten.roll.default: _of_first,
+}
+
+
+def laid_out(op: Any, faces: Sequence[Face], results: Any) -> Any:
+    """The meta tensor that an operator gives, in the format in which the CPU kernel gives it."""
+    format_of = FORMATS.get(op)
+    if format_of is None:
+        return results
+    memory_format = format_of(faces)
+    if _DIMS.get(memory_format) != results.ndim:
+        return results
+    return torch.empty_like(results, memory_format=memory_format)
