@@ -15,8 +15,8 @@ from pathlib import Path
 from torch_pjrt.testing.conformance import page
 from torch_pjrt.testing.conformance.cases import DTYPES, KINDS, Case, cases_of, operators
 from torch_pjrt.testing.conformance.check import Result
-from torch_pjrt.testing.conformance.gaps import gap_of
 from torch_pjrt.testing.conformance.pool import check_all
+from torch_pjrt.testing.conformance.verdict import Verdict
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -33,27 +33,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(f"{len(cases)} cases, {len(cases) - len(waiting)} of them known; {options.results}")
     results = [known[case] for case in cases if case in known]
     start = time.monotonic()
-    unexpected: list[str] = []
-    gaps = gap_of()
+    verdict = Verdict()
     with options.results.open("a") as file:
         for result in check_all(waiting, options.device, options.workers):
             file.write(json.dumps(result.as_dict()) + "\n")
             file.flush()
             results.append(result)
-            if not result.passed and result.case not in gaps:
-                print(f"FAILED {result.case}: {result.failures[0]}", flush=True)
+            if complaint := verdict.on(result):
+                print(complaint, flush=True)
     seconds = time.monotonic() - start
-    unexpected = [str(r.case) for r in results if not r.passed and r.case not in gaps]
-    closed = [str(r.case) for r in results if r.passed and r.case in gaps]
-    for case in closed:
-        print(f"PASSED {case}: its row in gaps.py can go")
-    print("\n".join(page.summary(results)))
-    print(
-        f"{len(waiting)} cases in {seconds:.0f} s; {len(unexpected)} failed without a row in gaps.py"
-    )
+    complaints = [c for r in results if (c := verdict.on(r))]
+    of_rows = list(verdict.on_rows(results, whole=_is_whole(options)))
+    print("\n".join([*of_rows, *page.summary(results)]))
+    print(f"{len(waiting)} cases in {seconds:.0f} s; {len(complaints) + len(of_rows)} complaints")
     if options.page is not None:
-        options.page.write_text(page.markdown(results, gaps))
-    return 1 if unexpected or closed else 0
+        options.page.write_text(page.markdown(results))
+    return 1 if complaints or of_rows else 0
 
 
 def read_results(path: Path) -> list[Result]:
@@ -82,6 +77,10 @@ def _chosen(options: argparse.Namespace) -> list[Case]:
         for case in cases_of(name, options.kinds)
         if case.dtype not in DTYPES or case.dtype in options.dtypes
     ]
+
+
+def _is_whole(options: argparse.Namespace) -> bool:
+    return not options.operators and not options.part and set(options.kinds) == set(KINDS)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -45,7 +45,17 @@ class Tolerance:
     why: str
 
 
+@dataclass(frozen=True, slots=True)
+class OnCpu:
+    """Operators (overloads, as words) that the CPU computes, with a copy there and back; and why."""
+
+    overloads: str
+    why: str
+
+
 GAPS: tuple[Gap, ...] = ()
+
+ON_CPU: tuple[OnCpu, ...] = ()
 
 TOLERANCES: tuple[Tolerance, ...] = ()
 
@@ -53,6 +63,11 @@ TOLERANCES: tuple[Tolerance, ...] = ()
 def gap_of() -> dict[Case, Gap]:
     """The row of each case that is known to fail."""
     return {case: gap for gap in GAPS for case in gap.cases()}
+
+
+def on_cpu() -> dict[str, str]:
+    """Why an overload may run on the CPU."""
+    return {overload: row.why for row in ON_CPU for overload in row.overloads.split()}
 
 
 def tolerance(case: Case) -> tuple[float, float] | None:
