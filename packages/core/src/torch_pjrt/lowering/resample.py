@@ -35,7 +35,7 @@ aten = torch.ops.aten
 table = LoweringTable("resample")
 
 
-def _step(size: int, count: int, scale: Scale, align_corners: bool, dtype: np.dtype) -> Any:
+def spacing(size: int, count: int, scale: Scale, align_corners: bool, dtype: np.dtype) -> Any:
     """How far apart in the input two results are."""
     if align_corners:
         return dtype.type(size - 1) / dtype.type(count - 1) if count > 1 else dtype.type(0)
@@ -57,7 +57,7 @@ def _nearest_exact(size: int, count: int, scale: Scale, dtype: np.dtype) -> Term
 
 def _floored(size: int, count: int, scale: Scale, dtype: np.dtype, shift: float) -> Terms:
     float32 = np.dtype(np.float32)
-    step = _step(size, count, scale, False, float32)
+    step = spacing(size, count, scale, False, float32)
     places = np.floor((np.arange(count, dtype=float32) + float32.type(shift)) * step)
     places = np.minimum(places.astype(np.int32), size - 1)
     return places[None], np.ones((1, count), dtype)
@@ -66,7 +66,7 @@ def _floored(size: int, count: int, scale: Scale, dtype: np.dtype, shift: float)
 def _positions(
     size: int, count: int, scale: Scale, dtype: np.dtype, align_corners: bool
 ) -> np.ndarray:
-    step = _step(size, count, scale, align_corners, dtype)
+    step = spacing(size, count, scale, align_corners, dtype)
     along = np.arange(count, dtype=dtype)
     half = dtype.type(0.5)
     return along * step if align_corners else (along + half) * step - half
@@ -114,12 +114,12 @@ def _resampled(x: Array, output_size: Sizes, scales: Sequence[Scale], kind: Kind
         axis = x.ndim - back
         size, count = x.shape[axis], output_size[-back]
         places, weights = kind(size, count, scales[-back], like)
-        x = _along(x, axis, places, weights)
+        x = along_terms(x, axis, places, weights)
     return x
 
 
-def _along(x: Array, axis: int, places: np.ndarray, weights: np.ndarray) -> Array:
-    if len(places) == 1:
+def along_terms(x: Array, axis: int, places: np.ndarray, weights: np.ndarray) -> Array:
+    if len(places) == 1 and (weights == 1).all():
         return _repeated(x, axis, places[0])
     result: Array | None = None
     for place, weight in zip(places, weights, strict=True):
@@ -178,7 +178,7 @@ def _backward(
 
 def _nearest_rule(rank: int, kind: Kind) -> Callable[..., Array]:
     def upsample_nearest(self: Array, output_size: Sizes, *scales: Scale, **named: Scale) -> Array:
-        return _forward(self, output_size, _scales(rank, scales, named), kind)
+        return _forward(self, output_size, named_scales(rank, scales, named), kind)
 
     return upsample_nearest
 
@@ -187,7 +187,9 @@ def _nearest_backward_rule(rank: int, kind: Kind) -> Callable[..., Array]:
     def upsample_nearest_backward(
         grad_output: Array, output_size: Sizes, input_size: Sizes, *scales: Scale, **named: Scale
     ) -> Array:
-        return _backward(grad_output, output_size, input_size, _scales(rank, scales, named), kind)
+        return _backward(
+            grad_output, output_size, input_size, named_scales(rank, scales, named), kind
+        )
 
     return upsample_nearest_backward
 
@@ -196,7 +198,7 @@ def _smooth_rule(rank: int, kind: Callable[[bool], Kind]) -> Callable[..., Array
     def upsample(
         self: Array, output_size: Sizes, align_corners: bool, *scales: Scale, **named: Scale
     ) -> Array:
-        return _forward(self, output_size, _scales(rank, scales, named), kind(align_corners))
+        return _forward(self, output_size, named_scales(rank, scales, named), kind(align_corners))
 
     return upsample
 
@@ -210,7 +212,7 @@ def _smooth_backward_rule(rank: int, kind: Callable[[bool], Kind]) -> Callable[.
         *scales: Scale,
         **named: Scale,
     ) -> Array:
-        given = _scales(rank, scales, named)
+        given = named_scales(rank, scales, named)
         return _backward(grad_output, output_size, input_size, given, kind(align_corners))
 
     return upsample_backward
@@ -219,7 +221,7 @@ def _smooth_backward_rule(rank: int, kind: Callable[[bool], Kind]) -> Callable[.
 NAMES = {1: ("scales",), 2: ("scales_h", "scales_w"), 3: ("scales_d", "scales_h", "scales_w")}
 
 
-def _scales(rank: int, given: Sequence[Scale], named: dict[str, Scale]) -> list[Scale]:
+def named_scales(rank: int, given: Sequence[Scale], named: dict[str, Scale]) -> list[Scale]:
     """One for each dim; each may have been passed by position or by name, or left out."""
     values = dict(zip(NAMES[rank], given, strict=False)) | named
     return [values.get(name) for name in NAMES[rank]]
