@@ -15,6 +15,7 @@ KINDS: tuple[str, ...] = (
     "cast",
     "conv",
     "creation",
+    "ctc",
     "distance",
     "dropout",
     "embedding",

@@ -58,7 +58,8 @@ def register_all() -> None:
         return
     from torch_pjrt.device.setup import set_up
     from torch_pjrt.run.client import client
-    from torch_pjrt.tensor import aliasing, attention, determinants, masks, moving, norms
+    from torch_pjrt.tensor import aliasing, attention, ctc, determinants, masks, moving, norms
+    from torch_pjrt.tensor.bounds import checked
     from torch_pjrt.tensor.kernel_source import kernel_of
 
     table = client().lowerings
@@ -70,6 +71,7 @@ def register_all() -> None:
         **masks.KERNELS,
         **norms.KERNELS,
         **attention.KERNELS,
+        **ctc.KERNELS,
         **determinants.KERNELS,
     }
     library = torch.library.Library("aten", "IMPL")
@@ -77,10 +79,10 @@ def register_all() -> None:
     already = {"aten::empty.memory_format", "aten::empty_strided", "aten::_copy_from"}
     for op, kernel in special.items():
         if op._schema.name + _dotted(op) not in already:
-            library.impl(op, kernel, _KEY)
+            library.impl(op, checked(op, kernel), _KEY)
     for op in recordable(table):
         if op not in special:
-            library.impl(op, _lazily(kernel_of, op), _KEY)
+            library.impl(op, checked(op, _lazily(kernel_of, op)), _KEY)
 
 
 def recordable(table: Any) -> Iterator[Any]:
