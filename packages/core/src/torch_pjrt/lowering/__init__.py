@@ -25,6 +25,7 @@ KINDS: tuple[str, ...] = (
     "fractional_pool",
     "grid_sample",
     "histogram",
+    "histogramdd",
     "indexing",
     "join",
     "linalg.decompose",

@@ -143,7 +143,7 @@ def arange_start_step(start: float, end: float, step: float = 1, *, dtype: Dtype
     return cast(values if start == 0 else lax.add(values, cast(start, place.dtype)), result)
 
 
-def _spaced(start: Any, end: Any, steps: int, wide: np.dtype) -> Array:
+def spaced(start: Any, end: Any, steps: int, wide: np.dtype) -> Array:
     """`steps` numbers from `start` to `end`, counted from the nearer end so that both are exact."""
     first, last = cast(start, wide), cast(end, wide)
     if steps == 1:
@@ -183,7 +183,7 @@ def _wide(dtype: np.dtype) -> np.dtype:
 def linspace(start: Any, end: Any, steps: int, *, dtype: Dtype = None) -> Array:
     """An integer dtype truncates `start` and `end` beforehand, and each number at the end."""
     result = _spaced_dtype(start, end, dtype)
-    return cast(_spaced(cast(start, result), cast(end, result), steps, _wide(result)), result)
+    return cast(spaced(cast(start, result), cast(end, result), steps, _wide(result)), result)
 
 
 @table.lowers(
@@ -195,5 +195,5 @@ def linspace(start: Any, end: Any, steps: int, *, dtype: Dtype = None) -> Array:
 def logspace(start: Any, end: Any, steps: int, base: Any = 10.0, *, dtype: Dtype = None) -> Array:
     result = _spaced_dtype(start, end, dtype)
     wide = _wide(result)
-    powers = _spaced(cast(start, result), cast(end, result), steps, wide)
+    powers = spaced(cast(start, result), cast(end, result), steps, wide)
     return cast(lax.pow(lax.broadcast(cast(base, wide), (steps,)), powers), result)
