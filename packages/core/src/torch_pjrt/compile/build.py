@@ -15,8 +15,9 @@ from torch_pjrt.errors import LoweringError, MissingLowering, WrongLowering
 from torch_pjrt.graph.face import Face
 from torch_pjrt.graph.graph import Graph, Node
 from torch_pjrt.graph.signature import NumberSlot, Slot, filled
-from torch_pjrt.lowering import window
+from torch_pjrt.lowering import bounds, window
 from torch_pjrt.lowering.table import Lowering, LoweringTable
+from torch_pjrt.run.watch import OUTSIDE
 from torch_pjrt.tensor.view import READ, WRITE
 
 if TYPE_CHECKING:
@@ -28,6 +29,9 @@ INTERNAL = {
     READ: lambda node, base: window.read(base, node.signature.faces[0], *node.signature.args[1:]),
     WRITE: lambda node, base, new: window.write(
         base, new, node.signature.faces[0], *node.signature.args[2:]
+    ),
+    OUTSIDE: lambda node, places, before=None: bounds.outside(
+        places, before, *node.signature.args[2:]
     ),
 }
 

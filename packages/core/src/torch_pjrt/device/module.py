@@ -83,9 +83,11 @@ class PjrtModule(ModuleType):
             return
         from torch_pjrt.run.sync import sync
         from torch_pjrt.run.wait import wait
+        from torch_pjrt.run.watch import look
 
         sync("torch.pjrt.synchronize()")
         wait()
+        look(wait=True)
 
     def empty_cache(self) -> None:
         """There is no cache of freed memory to empty."""

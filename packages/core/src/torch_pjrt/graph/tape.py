@@ -12,7 +12,7 @@ cycle, and nothing else may keep a `Value` for longer than a call.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from torch_pjrt.errors import LostValue
 
@@ -43,7 +43,7 @@ class Value:
         self.array: jax.Array | None = None
 
     @classmethod
-    def of_array(cls, face: Face, array: jax.Array) -> Value:
+    def of_array(cls, face: Face, array: jax.Array) -> Self:
         """A value that is on the device already."""
         value = cls(face, 0, None)
         value.array = array
@@ -52,6 +52,13 @@ class Value:
     def __repr__(self) -> str:
         state = "pending" if self.array is None else "on the device"
         return f"Value({self.face}, {state}, number {self.number})"
+
+
+class Uploaded(Value):
+    """Integers that came from the host: `range` is their least and their largest."""
+
+    __slots__ = ("range",)
+    range: tuple[int, int]
 
 
 class Tape:

@@ -12,6 +12,7 @@ from torch_pjrt.errors import LoweringError
 from torch_pjrt.graph.tape import Tape, Value, lost, state
 from torch_pjrt.observe.counters import counters
 from torch_pjrt.run.client import client
+from torch_pjrt.run.watch import look
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,6 +45,7 @@ def sync(cause: str) -> None:
         with counters.timed("sync_s"):
             counters.syncs[cause] += 1
             _run(tape)
+    look()
 
 
 def cut(tape: Tape) -> Tape:

@@ -58,7 +58,16 @@ def register_all() -> None:
         return
     from torch_pjrt.device.setup import set_up
     from torch_pjrt.run.client import client
-    from torch_pjrt.tensor import aliasing, attention, ctc, determinants, masks, moving, norms
+    from torch_pjrt.tensor import (
+        aliasing,
+        attention,
+        ctc,
+        determinants,
+        masks,
+        moving,
+        norms,
+        transformer,
+    )
     from torch_pjrt.tensor.bounds import checked
     from torch_pjrt.tensor.kernel_source import kernel_of
 
@@ -73,6 +82,7 @@ def register_all() -> None:
         **attention.KERNELS,
         **ctc.KERNELS,
         **determinants.KERNELS,
+        **transformer.KERNELS,
     }
     library = torch.library.Library("aten", "IMPL")
     _libraries.append(library)

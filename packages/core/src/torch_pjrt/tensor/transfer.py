@@ -12,12 +12,16 @@ import torch
 
 from torch_pjrt import dtypes
 from torch_pjrt.graph.face import contiguous_face, storage_order
-from torch_pjrt.graph.tape import Value
+from torch_pjrt.graph.tape import Uploaded, Value
 from torch_pjrt.observe.counters import counters
 from torch_pjrt.run.client import client
 from torch_pjrt.run.sync import materialize
+from torch_pjrt.run.watch import look
 from torch_pjrt.tensor.buffer import buffer_of, look_of
 from torch_pjrt.tensor.view import content
+
+# Of so many integers the host finds the range, in microseconds; from larger tensors the device must.
+_MOST_TO_LOOK_AT = 1 << 16
 
 
 def upload(source: torch.Tensor) -> Value:
@@ -28,6 +32,10 @@ def upload(source: torch.Tensor) -> Value:
         array = client().put(host)
     counters.uploads += 1
     counters.uploaded_bytes += host.nbytes
+    if 0 < host.size <= _MOST_TO_LOOK_AT and host.dtype.kind == "i":
+        uploaded = Uploaded.of_array(face, array)
+        uploaded.range = (int(host.min()), int(host.max()))
+        return uploaded
     return Value.of_array(face, array)
 
 
@@ -64,6 +72,7 @@ def host_array(value: Value) -> np.ndarray:
         host = np.asarray(value.array)
     counters.downloads += 1
     counters.downloaded_bytes += host.nbytes
+    look()
     return host
 
 

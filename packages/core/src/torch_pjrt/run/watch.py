@@ -1,0 +1,64 @@
+"""What the device is asked to watch for: errors that only the values of a tensor decide.
+
+A program that watches has one more result, two integers: which of its watches has found something (from
+1 on; 0 for none), and what. They are looked at when the host waits for the device anyway, and after each
+launch if they have come in. So the error is raised later than the call that is at fault, but before any
+value is read that was computed after it; no value is lost by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from torch_pjrt.graph.signature import InternalOp
+from torch_pjrt.graph.tape import Value, state
+
+OUTSIDE = InternalOp("pjrt.outside")
+Refusal = Callable[[int], Exception]
+
+
+class Watch:
+    """The watches of one tape.
+
+    value     what the program will have found.
+    refusals  the i-th makes the error from what the watch `i + 1` found.
+    seen      what is watched, so that it is not watched twice.
+    """
+
+    __slots__ = ("refusals", "seen", "value")
+
+    def __init__(self, value: Value) -> None:
+        self.value = value
+        self.refusals: list[Refusal] = []
+        self.seen: set[Any] = set()
+
+
+_watches: list[Watch] = []
+
+
+def watched(value: Value) -> Watch:
+    """A new watch that is looked at from now on; `value` is what the program will have found."""
+    watch = Watch(value)
+    _watches.append(watch)
+    return watch
+
+
+def look(*, wait: bool = False) -> None:
+    """Raise what was found, if it has come in; with `wait`, wait for it."""
+    if not _watches:
+        return
+    for watch in list(_watches):
+        array = watch.value.array
+        if array is None:
+            if watch.value.tape is not state.tape:  # its program failed
+                _watches.remove(watch)
+            continue
+        if not (wait or array.is_ready()):  # type: ignore[attr-defined]
+            continue
+        _watches.remove(watch)
+        which, found = np.asarray(array).tolist()
+        if which:
+            raise watch.refusals[which - 1](found)
