@@ -10,6 +10,7 @@ import sys
 import time
 import zlib
 from collections.abc import Iterable, Sequence
+from datetime import date
 from pathlib import Path
 
 from torch_pjrt.testing.conformance import page
@@ -69,14 +70,20 @@ def _chosen(options: argparse.Namespace) -> list[Case]:
         if not names:
             sys.exit(f"no operator of PyTorch's op_db matches {' '.join(options.operators)}")
     if options.part:
-        k, n = map(int, options.part.split("/"))
-        names = [name for name in names if zlib.crc32(name.encode()) % n == k % n]
+        k, n = options.part
+        names = [name for name in names if zlib.crc32(name.encode()) % n == k]
+        print(f"part {k}/{n} of the operators: {', '.join(names)}")
     return [
         case
         for name in names
         for case in cases_of(name, options.kinds)
         if case.dtype not in DTYPES or case.dtype in options.dtypes
     ]
+
+
+def _part(text: str) -> tuple[int, int]:
+    k, _, n = text.partition("/")
+    return (date.today().toordinal() if k == "today" else int(k)) % int(n), int(n)
 
 
 def _is_whole(options: argparse.Namespace) -> bool:
@@ -92,7 +99,12 @@ def _parser() -> argparse.ArgumentParser:
     add("operators", nargs="*", help="names or patterns of op_db's entries (all): 'linalg.*'")
     add("--kinds", nargs="+", choices=KINDS, default=KINDS)
     add("--dtypes", nargs="+", choices=list(DTYPES), default=list(DTYPES))
-    add("--part", metavar="K/N", help="the K-th of N parts of the operators")
+    add(
+        "--part",
+        type=_part,
+        metavar="K/N",
+        help="one of N parts of the operators; `today/N`: by date",
+    )
     add("--device", default="pjrt", help="PyTorch's name of the device")
     add("--workers", type=int, default=os.cpu_count(), metavar="N", help="processes side by side")
     add("--results", type=Path, default=Path("build/conformance.jsonl"), metavar="FILE")

@@ -1,9 +1,10 @@
 """Compare what a device gave with what PyTorch's CPU kernels gave.
 
 Values pass within PyTorch's own tolerance for their dtype (`torch.testing.assert_close`). Where both
-are roundings of one exact result (sums in another order, fewer roundings in between), a value passes
-also if it is within that tolerance of the result computed in double precision, or no further from it
-than the CPU's is.
+are roundings of one exact result (sums in another order, fewer roundings in between), values pass also
+if each is within that tolerance of the result computed in double precision, or if, by the rule by which
+PyTorch judges its own compiler (`torch._dynamo.utils.same`), the root of their mean squared error is at
+most twice that of the CPU's values, three times in half precision or for less than 1,000 elements.
 """
 
 from __future__ import annotations
@@ -85,9 +86,15 @@ def _is_as_exact(ours: torch.Tensor, cpu: torch.Tensor, exact: Any) -> bool:
     unclear = ~torch.isfinite(reference)
     if not torch.allclose(a[unclear], reference[unclear], equal_nan=True):
         return False
-    allowed = (atol + rtol * reference[~unclear].abs()).clamp(min=torch.finfo(ours.dtype).tiny)
-    if not allowed.numel():
+    a, b, reference = a[~unclear], b[~unclear], reference[~unclear]
+    if not a.isfinite().all():
+        return False
+    if bool(((a - reference).abs() <= atol + rtol * reference.abs()).all()):
         return True
-    off_by = ((a[~unclear] - reference[~unclear]).abs() / allowed).max()
-    cpu_off_by = ((b[~unclear] - reference[~unclear]).abs() / allowed).nan_to_num(0, 0, 0).max()
-    return bool(off_by <= max(cpu_off_by.item(), 1))
+    is_noisy = ours.dtype in (torch.float16, torch.bfloat16) or ours.numel() < 1000
+    allowed = (3 if is_noisy else 2) * _root_mean_square(b - reference)
+    return bool(_root_mean_square(a - reference) <= allowed)
+
+
+def _root_mean_square(errors: torch.Tensor) -> torch.Tensor:
+    return errors.abs().square().mean().sqrt()
