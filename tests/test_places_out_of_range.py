@@ -1,4 +1,4 @@
-"""A place out of range is PyTorch's error: at the call, or, where only the device knows it, at the next read."""
+"""A place out of range is PyTorch's error: at the call, or, if only the device knows, at the next read."""
 
 from __future__ import annotations
 
