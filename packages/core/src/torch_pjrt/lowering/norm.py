@@ -309,15 +309,16 @@ def native_group_norm(
     group: int,
     eps: Any,
 ) -> tuple[Array, Array, Array]:
-    """Mean and inverse deviation have the dtype of the input, as PyTorch's meta function says."""
+    """Mean and inverse deviation are float32 for low precision, where the CPU's have the weight's dtype."""
+    saved = opmath(input.dtype)
     x = lax.reshape(_wide(input), (N, group, C // group, HxW))
     mean, distances, variance = _statistics(x, (2, 3))
     rstd = _inverse_deviation(variance, eps)
     y = _affine(distances * rstd, weight, bias, (1, group, C // group, 1))
     return (
         lax.reshape(as_dtype(y, input.dtype), input.shape),
-        lax.reshape(as_dtype(mean, input.dtype), (N, group)),
-        lax.reshape(as_dtype(rstd, input.dtype), (N, group)),
+        lax.reshape(as_dtype(mean, saved), (N, group)),
+        lax.reshape(as_dtype(rstd, saved), (N, group)),
     )
 
 

@@ -28,8 +28,14 @@ _SIZES_ARE_VALUES = frozenset(("aten::repeat_interleave", "aten::segment_reduce"
 _OVERLAP = "unsupported operation: "
 _refused: dict[Any, str | None] = {}
 
-# What our forward saves for it is float32, as on other accelerators; the CPU's may save less.
-_SAVED_BY_US = frozenset(("aten::native_batch_norm_backward",))
+# What our forwards save for them is float32, as on other accelerators; the CPU's may save less.
+_SAVED_BY_US = frozenset(
+    (
+        "aten::native_batch_norm_backward",
+        "aten::native_group_norm_backward",
+        "aten::native_layer_norm_backward",
+    )
+)
 
 
 class _TooLarge(Exception):
