@@ -24,6 +24,7 @@ KINDS: tuple[str, ...] = (
     "foreach",
     "fractional_pool",
     "grid_sample",
+    "hash",
     "histogram",
     "histogramdd",
     "indexing",
@@ -52,6 +53,7 @@ KINDS: tuple[str, ...] = (
     "pointwise.unary",
     "pool",
     "prims",
+    "quantize",
     "random",
     "rearrange",
     "reduction",
@@ -60,9 +62,11 @@ KINDS: tuple[str, ...] = (
     "scan",
     "scatter",
     "search",
+    "segment",
     "slice",
     "softmax",
     "sort",
+    "windows",
 )
 
 if TYPE_CHECKING:

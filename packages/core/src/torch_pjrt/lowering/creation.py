@@ -143,6 +143,17 @@ def arange_start_step(start: float, end: float, step: float = 1, *, dtype: Dtype
     return cast(values if start == 0 else lax.add(values, cast(start, place.dtype)), result)
 
 
+@table.lowers(aten.range.default, aten.range.step, static=["start", "end", "step"])
+def range_step(start: float, end: float, step: float = 1, *, dtype: Dtype = None) -> Array:
+    """`start + step * i` up to `end`, which is included; computed in float64 for every float dtype."""
+    result = dtypes.to_jax(dtype or torch.get_default_dtype())
+    wide = np.dtype(np.int64 if result.kind in "iu" else np.float64)
+    if result.kind in "iu":
+        start, end, step = int(start), int(end), int(step)
+    place = lax.iota(wide, int((end - start) / step) + 1)
+    return cast(lax.add(lax.mul(place, cast(step, wide)), cast(start, wide)), result)
+
+
 def spaced(start: Any, end: Any, steps: int, wide: np.dtype) -> Array:
     """`steps` numbers from `start` to `end`, counted from the nearer end so that both are exact."""
     first, last = cast(start, wide), cast(end, wide)

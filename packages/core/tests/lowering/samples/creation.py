@@ -90,3 +90,10 @@ SAMPLES: list[Sample] = [
     sample(aten.logspace.Tensor_Scalar, torch.tensor(1), 2, 5),
     sample(aten.logspace.Scalar_Tensor, 1, torch.tensor(3.0), 5),
 ]
+SAMPLES += [
+    sample(aten.range.default, 0, 5),
+    sample(aten.range.step, 1.5, 4.2, 0.3),
+    sample(aten.range.step, 5, -3, -2, dtype=torch.int64),
+    sample(aten.range.step, 0, 1, 0.1, dtype=torch.float64),
+    sample(aten.range.step, 2, 2, 1),
+]
