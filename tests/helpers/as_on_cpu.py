@@ -6,6 +6,7 @@ and plain values, in any nest of lists, tuples and dicts. Or it raises.
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -33,7 +34,8 @@ def outcome(action: Action, device: str) -> Any:
 
 def assert_as_on_cpu(action: Action) -> None:
     """The action gives on the device what it gives on CPU."""
-    assert outcome(action, "pjrt") == outcome(action, "cpu")
+    ours, theirs = outcome(action, "pjrt"), outcome(action, "cpu")
+    assert ours == theirs, f"\n{ours}\non CPU\n{theirs}"
 
 
 def _neutral(text: str) -> str:
@@ -41,7 +43,10 @@ def _neutral(text: str) -> str:
     lines = [line for line in text.splitlines() if not line.startswith("Exception raised from")]
     first = lines[0] if lines else ""
     first = first.partition(" (Triggered internally")[0]
-    return first.replace("pjrt:0", "cpu").replace("torch.PjrtFloatTensor", "torch.FloatTensor")
+    first = re.sub(
+        r"pjrt(\w+)Type", r"torch.\1Tensor", first
+    )  # C++ names types of other devices so
+    return first.replace("pjrt:0", "cpu").replace("torch.pjrt.", "torch.")
 
 
 def _leaves(x: object) -> Iterator[object]:
