@@ -21,6 +21,21 @@ def places(x: Tensor, *n: int) -> Tensor:
     return torch.tensor(n, device=x.device)
 
 
+def _unversioned(x: Tensor) -> None:
+    with torch.autograd._unsafe_preserve_version_counter(x):
+        x.add_(1)
+
+
+def _kept(x: Tensor) -> None:
+    with torch.no_grad():
+        x.add_(1)
+
+
+def _in_inference(x: Tensor) -> Tensor:
+    with torch.inference_mode():
+        return x.add_(1)
+
+
 # What is done to a matrix; then its version is read, and that of a view taken before.
 WRITES: dict[str, Callable[[Tensor], object]] = {
     "nothing": lambda x: x + 1,
@@ -60,29 +75,14 @@ WRITES: dict[str, Callable[[Tensor], object]] = {
     "foreach": lambda x: torch._foreach_add_([x[0], x[1]], 1.0),
     "foreach of lists": lambda x: torch._foreach_mul_([x], [x.clone()]),
     "batch_norm": lambda x: F.batch_norm(x, x[0], x[1], training=True),
-    "without versions": lambda x: _unversioned(x),
-    "version kept": lambda x: _kept(x),
-    "in inference mode": lambda x: _in_inference(x),
+    "without versions": _unversioned,
+    "version kept": _kept,
+    "in inference mode": _in_inference,
     "relu_": lambda x: F.relu(x, inplace=True),
     "clip_grad": lambda x: torch.nn.utils.clip_grad_norm_([x], 1.0),
     "storage": lambda x: x.untyped_storage().resize_(100),
     "swap": lambda x: torch.utils.swap_tensors(x, x.clone()),
 }
-
-
-def _unversioned(x: Tensor) -> None:
-    with torch.autograd._unsafe_preserve_version_counter(x):
-        x.add_(1)
-
-
-def _kept(x: Tensor) -> None:
-    with torch.no_grad():
-        x.add_(1)
-
-
-def _in_inference(x: Tensor) -> Tensor:
-    with torch.inference_mode():
-        return x.add_(1)
 
 
 @pytest.mark.parametrize("name", WRITES)
@@ -95,49 +95,6 @@ def test_write_counts_as_on_cpu(name: str) -> None:
         return [before, x._version, view._version, x.shape]
 
     assert_as_on_cpu(versions)
-
-
-# From a leaf and what was computed of it, something to backpropagate; each writes somewhere before.
-GRAPHS: dict[str, Callable[[Tensor], Tensor]] = {
-    "the input of a square": lambda x: _after(y := x * 1, y * y, lambda: y.add_(1)),
-    "the result of exp": lambda x: _after(y := x, y.exp(), None, lambda z: z.add_(1)),
-    "the input of exp": lambda x: _after(y := x * 0, y.exp(), lambda: y.add_(1)),
-    "the input of a sum": lambda x: _after(y := x * 1, y.sum(), lambda: y.add_(1)),
-    "a view of an input": lambda x: _after(y := x * 1, y * y, lambda: y[0].add_(1)),
-    "the base of an input": lambda x: _after(y := x * 1, y[0] * y[1], lambda: y.add_(1)),
-    "a detached input": lambda x: _after(y := x * 1, y * y, lambda: y.detach().add_(1)),
-    "data of an input": lambda x: _after(y := x * 1, y * y, lambda: y.data.add_(1)),
-    "an input before its use": lambda x: (x * 1).add_(1) ** 2,
-    "a view that is used": lambda x: _after(y := x * 1, y, lambda: y[1].mul_(x[0])),
-    "relu's result": lambda x: _after(x, x.relu(), None, lambda z: z.mul_(2)),
-    "dropout's result": lambda x: F.dropout(x, 0.0).mul_(2) * x,
-    "softmax's result": lambda x: _after(x, x.softmax(0), None, lambda z: z.zero_()),
-    "indices": lambda x: _by_index(x),
-    "a leaf": lambda x: x.add_(1),
-    "a view of a leaf": lambda x: x[0].add_(1),
-    "a leaf's expanded view": lambda x: x.expand(2, 3, 4).zero_(),
-    "out= of a leaf": lambda x: torch.add(x.detach(), 1, out=x),
-    "out= from a leaf": lambda x: torch.add(x, 1, out=x.detach()),
-    "a part of unbind": lambda x: (x * 1).unbind()[0].add_(1),
-    "a part of split": lambda x: (x * 1).split(2)[0].add_(1),
-    "a part of chunk": lambda x: (x * 1).chunk(2)[0].add_(1),
-    "one of several views": lambda x: _after(y := x * 1, y * 2, lambda: y.view(-1)[::2].zero_()),
-    "a view made without grad": lambda x: _view_without_grad(x),
-    "leaf by setitem": lambda x: x.__setitem__(0, 1.0) or x,
-    "setitem of a part": lambda x: _after(y := x * 1, y, lambda: y.__setitem__(0, x[1] * 2)),
-    "setitem by a list": lambda x: _after(y := x * 1, y, lambda: y.__setitem__([0, 2], x[1] * 2)),
-    "setitem by a mask": lambda x: _after(y := x * 1, y, lambda: y.__setitem__(y > 3, 0.0)),
-    "a weight of a linear": lambda x: _after(w := x * 1, F.linear(x, w), lambda: w.mul_(2)),
-    "set data of a leaf": lambda x: _after(x, x * x, lambda: setattr(x, "data", x * 2)),
-    "matrix product's input": lambda x: _after(y := x * 1, y @ y.t(), lambda: y.zero_()),
-    "clone of an input": lambda x: _after(y := x * 1, y * y, lambda: y.clone().add_(1)),
-    "foreach on inputs": lambda x: _after(y := x * 1, y * y, lambda: torch._foreach_add_([y], 1.0)),
-    "no_grad": lambda x: _after(y := x * 1, y * y, lambda: _kept(y)),
-    "detach_ of a view": lambda x: (x * 1)[0].detach_(),
-    "transposed in place": lambda x: _after(y := x * 1, y, lambda: y.t_()),
-    "squeezed in place": lambda x: _after(y := x * 1, y, lambda: y.unsqueeze_(0).squeeze_()),
-    "a retained graph": lambda x: _twice(x),
-}
 
 
 def _after(
@@ -175,6 +132,49 @@ def _twice(x: Tensor) -> Tensor:
     z.backward(retain_graph=True)
     y.add_(1)
     return z
+
+
+# From a leaf and what was computed of it, something to backpropagate; each writes somewhere before.
+GRAPHS: dict[str, Callable[[Tensor], Tensor]] = {
+    "the input of a square": lambda x: _after(y := x * 1, y * y, lambda: y.add_(1)),
+    "the result of exp": lambda x: _after(y := x, y.exp(), None, lambda z: z.add_(1)),
+    "the input of exp": lambda x: _after(y := x * 0, y.exp(), lambda: y.add_(1)),
+    "the input of a sum": lambda x: _after(y := x * 1, y.sum(), lambda: y.add_(1)),
+    "a view of an input": lambda x: _after(y := x * 1, y * y, lambda: y[0].add_(1)),
+    "the base of an input": lambda x: _after(y := x * 1, y[0] * y[1], lambda: y.add_(1)),
+    "a detached input": lambda x: _after(y := x * 1, y * y, lambda: y.detach().add_(1)),
+    "data of an input": lambda x: _after(y := x * 1, y * y, lambda: y.data.add_(1)),
+    "an input before its use": lambda x: (x * 1).add_(1) ** 2,
+    "a view that is used": lambda x: _after(y := x * 1, y, lambda: y[1].mul_(x[0])),
+    "relu's result": lambda x: _after(x, x.relu(), None, lambda z: z.mul_(2)),
+    "dropout's result": lambda x: F.dropout(x, 0.0).mul_(2) * x,
+    "softmax's result": lambda x: _after(x, x.softmax(0), None, lambda z: z.zero_()),
+    "indices": _by_index,
+    "a leaf": lambda x: x.add_(1),
+    "a view of a leaf": lambda x: x[0].add_(1),
+    "a leaf's expanded view": lambda x: x.expand(2, 3, 4).zero_(),
+    "out= of a leaf": lambda x: torch.add(x.detach(), 1, out=x),
+    "out= from a leaf": lambda x: torch.add(x, 1, out=x.detach()),
+    "a part of unbind": lambda x: (x * 1).unbind()[0].add_(1),
+    "a part of split": lambda x: (x * 1).split(2)[0].add_(1),
+    "a part of chunk": lambda x: (x * 1).chunk(2)[0].add_(1),
+    "one of several views": lambda x: _after(y := x * 1, y * 2, y.view(-1)[::2].zero_),
+    "a view made without grad": _view_without_grad,
+    "leaf by setitem": lambda x: x.__setitem__(0, 1.0) or x,
+    "setitem of a part": lambda x: _after(y := x * 1, y, lambda: y.__setitem__(0, x[1] * 2)),
+    "setitem by a list": lambda x: _after(y := x * 1, y, lambda: y.__setitem__([0, 2], x[1] * 2)),
+    "setitem by a mask": lambda x: _after(y := x * 1, y, lambda: y.__setitem__(y > 3, 0.0)),
+    "a weight of a linear": lambda x: _after(w := x * 1, F.linear(x, w), lambda: w.mul_(2)),
+    "set data of a leaf": lambda x: _after(x, x * x, lambda: setattr(x, "data", x * 2)),
+    "matrix product's input": lambda x: _after(y := x * 1, y @ y.t(), y.zero_),
+    "clone of an input": lambda x: _after(y := x * 1, y * y, lambda: y.clone().add_(1)),
+    "foreach on inputs": lambda x: _after(y := x * 1, y * y, lambda: torch._foreach_add_([y], 1.0)),
+    "no_grad": lambda x: _after(y := x * 1, y * y, lambda: _kept(y)),
+    "detach_ of a view": lambda x: (x * 1)[0].detach_(),
+    "transposed in place": lambda x: _after(y := x * 1, y, y.t_),
+    "squeezed in place": lambda x: _after(y := x * 1, y, lambda: y.unsqueeze_(0).squeeze_()),
+    "a retained graph": _twice,
+}
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
