@@ -20,7 +20,8 @@ def outcome(action: Action, device: str) -> Any:
     """A description that is equal on two devices if they agree.
 
     Of a tensor: dtype, shape, strides, offset, lazy bits, version, content, and which of the tensors before
-    it has the same storage. Of an error: its class and text. Warnings are part of it.
+    it has the same storage. Of an error: its class and text. Warnings are part of it, but for those which
+    say that an operator has no rule.
     """
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
