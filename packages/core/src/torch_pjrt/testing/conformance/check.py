@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from itertools import islice
@@ -12,6 +11,7 @@ from unittest import mock
 import torch
 from torch.utils._pytree import tree_leaves
 
+from torch_pjrt.errors import LostValue
 from torch_pjrt.graph.graph import graph_of
 from torch_pjrt.graph.tape import state
 from torch_pjrt.observe.counters import counters
@@ -88,10 +88,12 @@ def check(case: Case, device: str, tolerance: tuple[float, float] | None = None)
         for batch in _batches(runs_of(case)):
             pairs = [(run, _outcome(run.at, CPU), _outcome(run.at, Place(device))) for run in batch]
             expanded |= _expanded()
-            _settle()
+            failure = _settle()
             for run, theirs, ours in pairs:
                 result.samples += 1
                 ours.error = ours.error or _outcome(_touch, ours.value).error
+                if isinstance(ours.error, LostValue) and failure is not None:
+                    ours.error = failure
                 what = _difference(case, run, ours, theirs, tolerance, result)
                 if what is not None:
                     result.fail(f"{run.label}: {what}")
@@ -117,10 +119,9 @@ def _outcome(function: Callable[[Any], Any], argument: Any) -> _Outcome:
         return _Outcome(error=error.with_traceback(None))
 
 
-def _settle() -> None:
-    """Compute what was recorded; what cannot be is told when it is read."""
-    with contextlib.suppress(Exception):
-        sync("conformance")
+def _settle() -> Exception | None:
+    """Compute what was recorded. What cannot be raises when it is read; this is why."""
+    return _outcome(sync, "conformance").error
 
 
 def _touch(tree: Any) -> None:
