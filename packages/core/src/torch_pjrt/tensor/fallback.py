@@ -13,6 +13,7 @@ import torch
 
 from torch_pjrt.observe.counters import counters
 from torch_pjrt.tensor.buffer import is_pjrt, wrap_sized
+from torch_pjrt.tensor.layouts import refuse_layout
 from torch_pjrt.tensor.transfer import download, upload
 from torch_pjrt.tensor.view import store
 
@@ -48,6 +49,7 @@ def run_on_cpu(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if isinstance(x, torch.Tensor):
             if id(x) in originals:
                 return originals[id(x)]
+            refuse_layout(x.layout)
             value = upload(x)
             return wrap_sized(value, value.face)
         if isinstance(x, (list, tuple)):

@@ -27,6 +27,7 @@ from torch_pjrt.tensor.bind import Call, mapped
 from torch_pjrt.tensor.buffer import is_pjrt, look_of, wrap, wrap_sized
 from torch_pjrt.tensor.fallback import run_on_cpu
 from torch_pjrt.tensor.layout import laid_out
+from torch_pjrt.tensor.layouts import refuse_layout
 from torch_pjrt.tensor.overlap import (
     refuse_internal_overlap,
     refuse_partial_overlap,
@@ -282,7 +283,7 @@ def _faces(results: Any) -> tuple[tuple[Face, ...], tuple[bool, ...]]:
         if r is None:
             continue
         _refuse_dtype_that_xla_lacks(r.dtype)
-        _refuse_sparse(r.layout)
+        refuse_layout(r.layout)
         face = face_of(r.shape, r.dtype, r.stride())
         faces.append(face if face.dense else contiguous_face(r.shape, r.dtype))
     return tuple(faces), tuple(r is None for r in flat) if None in flat else ()
@@ -294,15 +295,6 @@ def _refuse_dtype_that_xla_lacks(dtype: torch.dtype) -> None:
         dtypes.to_jax(dtype)
     except TypeError as error:
         raise UnsupportedError(str(error)) from None
-
-
-def _refuse_sparse(layout: torch.layout) -> None:
-    """Raise at the call that would give a sparse tensor, such as a gradient with `sparse=True`."""
-    if layout != torch.strided:
-        raise UnsupportedError(
-            f"The result would have the layout {layout}: a pjrt tensor cannot be sparse.",
-            hint="leave `sparse=True` out; the gradient is dense then",
-        )
 
 
 def _wrapped(

@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from torch_pjrt.tensor.layouts import refuse_other_kinds
+
 _KEY = "PrivateUse1"
 _libraries: list[torch.library.Library] = []
 _registered = False
@@ -26,6 +28,7 @@ def register_first() -> None:
     library.impl("_pin_memory", _pin_memory, "CPU")
     fallback = torch.library.Library("_", "IMPL")
     fallback.fallback(_fallback, _KEY)
+    refuse_other_kinds(fallback)
     _libraries.extend((library, fallback))
 
 

@@ -1,0 +1,60 @@
+"""Sparse, nested and quantized tensors are refused, and the error says what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from torch_pjrt.errors import UnsupportedError
+
+
+def backward_of(module: nn.Module) -> None:
+    module(torch.tensor([[1, 2]], device="pjrt")).sum().backward()
+
+
+def numbers(*shape: int) -> torch.Tensor:
+    return torch.ones(shape, device="pjrt")
+
+
+PLACES = torch.zeros(1, 2, dtype=torch.int64)
+
+REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
+    "gradient of an embedding": (
+        lambda: backward_of(nn.Embedding(5, 3, sparse=True, device="pjrt")),
+        "leave `sparse=True` out",
+    ),
+    "gradient of an embedding bag": (
+        lambda: backward_of(nn.EmbeddingBag(5, 3, sparse=True, mode="sum", device="pjrt")),
+        "leave `sparse=True` out",
+    ),
+    "to_sparse": (lambda: numbers(3).to_sparse(), "cannot be sparse"),
+    "sparse_coo_tensor": (
+        lambda: torch.sparse_coo_tensor(PLACES.to("pjrt"), numbers(2), (3,)),
+        "cannot be sparse",
+    ),
+    "moved sparse tensor": (lambda: torch.ones(3).to_sparse().to("pjrt"), "cannot be sparse"),
+    "nested tensor": (
+        lambda: torch.nested.nested_tensor([numbers(3), numbers(2)]).to_padded_tensor(0.0),
+        "cannot be nested",
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*runs on the CPU:UserWarning")
+@pytest.mark.filterwarnings("ignore:.*nested tensors is in prototype stage:UserWarning")
+@pytest.mark.parametrize("name", REFUSED)
+def test_refusal_says_what_to_do(name: str) -> None:
+    attempt, text = REFUSED[name]
+
+    with pytest.raises(UnsupportedError, match=text):
+        attempt()
+
+
+def test_jagged_tensor_works() -> None:
+    jagged = torch.nested.nested_tensor([numbers(2, 3), numbers(4, 3)], layout=torch.jagged)
+
+    assert [t.sum().item() for t in (jagged * 2).unbind()] == [12, 24]
