@@ -33,7 +33,7 @@ class Value:
             in-place writes, or None: that input's memory can be reused for this value.
     """
 
-    __slots__ = ("array", "face", "number", "origin", "tape")
+    __slots__ = ("__weakref__", "array", "face", "number", "origin", "tape")
 
     def __init__(self, face: Face, number: int, tape: Tape | None) -> None:
         self.face = face

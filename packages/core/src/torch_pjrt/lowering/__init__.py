@@ -66,6 +66,7 @@ KINDS: tuple[str, ...] = (
     "slice",
     "softmax",
     "sort",
+    "unique",
     "windows",
 )
 

@@ -2,7 +2,8 @@
 
 What every rule here keeps:
     places      `index`, `index_put`, `take` and `put` count negative ones from the end. One outside
-                the tensor is an error in PyTorch, and here gives an unspecified element.
+                the tensor is an error in PyTorch, and here gives an unspecified element; what is written
+                there is dropped.
     accumulate  float16 and bfloat16 add up in float32 and are rounded once; bools add up by `or`.
     duplicates  where a place is written twice without accumulation, either write may last.
 """
@@ -130,7 +131,7 @@ def scattered(
         where,
         lax.convert_element_type(values, wide),
         numbers,
-        mode=IN_BOUNDS,
+        mode=lax.GatherScatterMode.FILL_OR_DROP,
     )
     return lax.convert_element_type(result, dtype)
 

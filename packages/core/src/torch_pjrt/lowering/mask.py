@@ -1,4 +1,4 @@
-"""Lowerings of ops that write where a mask of bools is true. Mask and tensor broadcast together."""
+"""Lowerings of ops that write, or find, where a mask is true. Mask and tensor broadcast together."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ from math import prod
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import torch
 from jax import lax
 
+from torch_pjrt import operators
+from torch_pjrt.lowering.dims import INT64, along
 from torch_pjrt.lowering.indexing import place_dtype
 from torch_pjrt.lowering.promote import as_dtype
 from torch_pjrt.lowering.table import LoweringTable
@@ -74,3 +77,32 @@ def masked_scatter_backward(grad_output: Array, mask: Array, sizes: Sequence[int
         mode=lax.GatherScatterMode.FILL_OR_DROP,
     )
     return lax.reshape(source, tuple(sizes))
+
+
+@table.lowers(operators.fill_rest, static=("value",))
+def fill_rest(self: Array, count: Array, dim: int, scale: int, value: Any) -> Array:
+    """Cheap: compared with a counter, it fuses with its reader."""
+    rest = along(self.shape, dim, INT64) >= count * scale
+    return lax.select(rest, lax.full(self.shape, as_dtype(value, self.dtype)), self)
+
+
+@table.lowers(aten.nonzero_static.default)
+def nonzero_static(self: Array, *, size: int, fill_value: int = -1) -> Array:
+    """The places of what is not 0, one a row; `fill_value` where there are fewer than `size`."""
+    if not self.ndim or not self.size or not size:
+        full = lax.full((size, self.ndim), fill_value, INT64)
+        return full
+    chosen = lax.reshape(lax.ne(self, lax.full_like(self, 0)), (self.size,))
+    where = lax.select(
+        chosen, _rank(chosen), lax.full(chosen.shape, size, place_dtype(chosen.shape))
+    )
+    flat = lax.scatter(
+        lax.full((size,), self.size, where.dtype),
+        lax.expand_dims(where, (1,)),
+        along(chosen.shape, 0, where.dtype),
+        lax.ScatterDimensionNumbers((), (0,), (0,)),
+        mode=lax.GatherScatterMode.FILL_OR_DROP,
+    )
+    found = jnp.stack(jnp.unravel_index(flat, self.shape), 1).astype(INT64)
+    absent = lax.broadcast_in_dim(flat == self.size, found.shape, (0,))
+    return lax.select(absent, lax.full_like(found, fill_value), found)

@@ -13,12 +13,15 @@ ones at once. The address is a number that nothing reads: it tells shared storag
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from torch_pjrt.graph.face import Face, contiguous_face, face_of
 from torch_pjrt.graph.tape import Value
+
+if TYPE_CHECKING:
+    from torch_pjrt.tensor.counts import Count
 
 create_empty_tensor = torch._C._acc.create_empty_tensor
 # The size that C++ sees. `UntypedStorage.nbytes` is replaced by one that counts the content as well.
@@ -58,6 +61,51 @@ class Buffer:
         return f"Buffer({self.value}{', viewed' if self.viewed else ''})"
 
 
+class CountedBuffer(Buffer):
+    """A buffer whose array has more room along one dim than there are elements, while `count` is there.
+
+    How many there are only the values decide, so the programs which read `padded` do not depend on it.
+    What asks for `value` gets the true elements, cut out for this count alone; what sets it makes the
+    buffer ordinary.
+
+    padded  the array, with anything past the true elements; `padded_face` says how it lies in memory.
+    dim     the dim that has room.
+    count   how many elements there are along it; None once the buffer is ordinary.
+    """
+
+    __slots__ = ("count", "dim", "padded", "padded_face")
+
+    def __init__(
+        self, padded: Value, padded_face: Face, face: Face, dim: int, count: Count
+    ) -> None:
+        _value.__set__(self, None)
+        self.padded = padded
+        self.padded_face = padded_face
+        self.dim = dim
+        self.count = count
+        self.face = face
+        self.viewed = True
+        self.blank = False
+        self.address = 0
+
+    @property
+    def value(self) -> Value | None:  # type: ignore[override]
+        if self.count is _GONE:
+            return _value.__get__(self)
+        from torch_pjrt.tensor.view import true_value
+
+        return true_value(self)
+
+    @value.setter
+    def value(self, value: Value | None) -> None:
+        self.padded = self.count = _GONE
+        _value.__set__(self, value)
+
+
+_GONE: Any = None
+_value: Any = Buffer.__dict__["value"]
+
+
 def buffer_of(tensor: torch.Tensor) -> Buffer:
     """The buffer behind a `pjrt` tensor."""
     return buffer_behind(tensor.untyped_storage())
@@ -89,7 +137,12 @@ def wrap(value: Value, face: Face) -> torch.Tensor:
 
 def wrap_sized(value: Value | None, face: Face) -> torch.Tensor:
     """A new tensor with this content (None: not yet any), on a sized storage with an address of its own."""
-    buffer = Buffer(value, face)
+    return wrap_buffer(Buffer(value, face))
+
+
+def wrap_buffer(buffer: Buffer) -> torch.Tensor:
+    """A new tensor that looks like its buffer, on a sized storage."""
+    face = buffer.face
     tensor = create_empty_tensor((0,), face.dtype)
     storage = sized_storage(buffer, face.numel * face.dtype.itemsize)
     _set.redispatch(_CPU, tensor, storage, 0, face.shape, face.strides)

@@ -37,6 +37,7 @@ from torch_pjrt.settings import settings
 from torch_pjrt.tensor import record
 from torch_pjrt.tensor.bind import Call
 from torch_pjrt.tensor.buffer import Buffer, create_empty_tensor, wrap
+from torch_pjrt.tensor.counts import COUNTED
 from torch_pjrt.tensor.schema import Argument, Kind, Plan, plan_of
 from torch_pjrt.tensor.view import look, store
 
@@ -92,6 +93,9 @@ def _compiled(plan: Plan) -> Callable[..., Any]:
 
     def learn(key: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The signature for a key; False where the general way must be taken."""
+        if COUNTED in key:
+            signatures[key] = False
+            return False
         signature = record.learn(Call(plan, args, kwargs, static), args, kwargs)
         fits = signature is not None and (not plan.mutates or _writes_plainly(signature))
         signatures[key] = signature if fits else False

@@ -1,7 +1,7 @@
 """Indexing with boolean masks: how many elements are selected is known only from the mask's values.
 
-A mask that only says where one value goes is a `where`. Otherwise the mask is read, and its true places
-become integer indices: exact, at the price of a sync (and of a program for each new count).
+A mask that only says where one value goes is a `where`. Otherwise its true places become integer indices,
+whose number is read: one sync, and counted tensors from there on (`tensor/counted.py`).
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from typing import Any
 import torch
 
 from torch_pjrt.tensor import record
-from torch_pjrt.tensor.buffer import is_pjrt
-from torch_pjrt.tensor.transfer import host_view
+from torch_pjrt.tensor.counting import places_of
 
 aten = torch.ops.aten
 Indices = Sequence[torch.Tensor | None]
@@ -86,8 +85,7 @@ def without_masks(self: torch.Tensor, indices: Indices) -> list[torch.Tensor | N
                     f"The shape of the mask {list(given.shape)} at index {j} does not match the shape "
                     f"of the indexed tensor {list(self.shape)} at index {dim}"
                 )
-        mask = host_view(given) if is_pjrt(given) else given
-        result += [places.to("pjrt") for places in mask.nonzero(as_tuple=True)]
+        result += places_of(given.to(self.device))
     return result
 
 

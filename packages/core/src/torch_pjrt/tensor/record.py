@@ -25,6 +25,7 @@ from torch_pjrt.settings import settings
 from torch_pjrt.tensor import decompose, foreach
 from torch_pjrt.tensor.bind import Call, mapped
 from torch_pjrt.tensor.buffer import is_pjrt, look_of, wrap, wrap_sized
+from torch_pjrt.tensor.counts import COUNTED
 from torch_pjrt.tensor.fallback import run_on_cpu
 from torch_pjrt.tensor.layout import laid_out
 from torch_pjrt.tensor.layouts import refuse_layout
@@ -75,6 +76,8 @@ def call(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if plan.functional is None or plan.returns == "other" or kwargs.get("generator") is not None:
         return run_on_cpu(op, args, kwargs)
     bound = Call(plan, args, kwargs, static_names(plan.functional))
+    if COUNTED in bound.faces:
+        return call_with_counts(op, plan, args, kwargs)
     if plan.in_turn and foreach.depends_on_order(args, kwargs):
         return foreach.one_by_one(op, args, kwargs, call)
     key = (bound.key, _looks_of_outs(plan, kwargs))
@@ -96,6 +99,13 @@ def call(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if plan.in_turn:  # PyTorch leaves this to the kernels of lists
         increment_version(args[0])
     return finish(plan, signature, results, args, kwargs)
+
+
+def call_with_counts(op: Any, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """As `call`, where the size of a tensor is one that only values decide."""
+    from torch_pjrt.tensor import counted_call
+
+    return counted_call.call(op, plan, args, kwargs)
 
 
 def _looks_of_outs(plan: Plan, kwargs: dict[str, Any]) -> tuple[Any, ...]:

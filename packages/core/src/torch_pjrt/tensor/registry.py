@@ -64,6 +64,7 @@ def register_all() -> None:
     from torch_pjrt.tensor import (
         aliasing,
         attention,
+        counting,
         ctc,
         determinants,
         masks,
@@ -81,6 +82,7 @@ def register_all() -> None:
         **aliasing.KERNELS,
         **moving.KERNELS,
         **masks.KERNELS,
+        **counting.KERNELS,
         **norms.KERNELS,
         **attention.KERNELS,
         **ctc.KERNELS,

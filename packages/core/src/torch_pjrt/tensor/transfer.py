@@ -18,6 +18,7 @@ from torch_pjrt.run.client import client
 from torch_pjrt.run.sync import materialize
 from torch_pjrt.run.watch import look
 from torch_pjrt.tensor.buffer import buffer_of, look_of
+from torch_pjrt.tensor.counts import is_counted
 from torch_pjrt.tensor.view import content
 
 # Of so many integers the host finds the range, in microseconds; from larger tensors the device must.
@@ -48,9 +49,12 @@ def host_view(tensor: torch.Tensor) -> torch.Tensor:
     """The content of a `pjrt` tensor as a CPU tensor that may share the array's memory: read it only."""
     buffer = buffer_of(tensor)
     face, offset = look_of(tensor)
-    host = host_array(content(buffer))
     base = buffer.face
-    whole = from_numpy(host, base.dtype)
+    if is_counted(buffer):
+        whole = from_numpy(host_array(buffer.padded), base.dtype)
+        whole = whole.narrow(buffer.dim, 0, buffer.count.n)
+    else:
+        whole = from_numpy(host_array(content(buffer)), base.dtype)
     if face is base and not offset and base.contiguous:
         view = whole
     else:

@@ -9,26 +9,39 @@ slices, reshapes and transposes is decided when lowering (`lowering/window.py`).
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from torch_pjrt.graph.face import Face, contiguous_face, face_of, storage_extent
 from torch_pjrt.graph.signature import InternalOp, Signature, Slot, intern
 from torch_pjrt.graph.tape import Value, number_on, push, state
-from torch_pjrt.tensor.buffer import Buffer, buffer_of, look_of
+from torch_pjrt.tensor.buffer import Buffer, CountedBuffer, buffer_of, look_of
+from torch_pjrt.tensor.counts import COUNTED, is_counted, recent
 
 READ = InternalOp("pjrt.read")
 WRITE = InternalOp("pjrt.write")
 _CONJ = torch.ops.aten._conj_physical.default
 _NEG = torch.ops.aten.neg.default
 
+_NOTHING: Any = None
+
 _reads: dict[tuple[Face, Face, int], Signature] = {}
 _writes: dict[tuple[Face, Face, int], Signature] = {}
 
 
 def look(tensor: torch.Tensor, buffer: Buffer) -> tuple[Value, Face]:
-    """A tensor's content as a value of its own shape, and its face. Records a read if it is a view."""
+    """A tensor's content as a value of its own shape, and its face. Records a read if it is a view.
+
+    A tensor whose size only the values decide has the face `COUNTED` here, and no value: kernels have no
+    signature for that face and leave the call to `record.call`.
+    """
     shape, strides, dtype = tensor.shape, tensor.stride(), tensor.dtype
     base = buffer.face
+    if is_counted(buffer) or (
+        recent.by_size and 0 in strides and recent.has_one_of(shape, strides)
+    ):
+        return _NOTHING, COUNTED
     offset = tensor.storage_offset()
     if not offset and strides == base.strides and shape == base.shape and dtype is base.dtype:
         return content(buffer), base
@@ -36,16 +49,36 @@ def look(tensor: torch.Tensor, buffer: Buffer) -> tuple[Value, Face]:
     return read(buffer, face, offset), face
 
 
+def true_look(tensor: torch.Tensor, buffer: Buffer) -> tuple[Value, Face]:
+    """As `look`, for a tensor of any kind of size: what is there is cut to the true size."""
+    face, offset = look_of(tensor)
+    if face is buffer.face and not offset:
+        return content(buffer), face
+    return read(buffer, face, offset), face
+
+
 def read(buffer: Buffer, face: Face, offset: int) -> Value:
     """Record the read of a view."""
-    signature = _reads.get((buffer.face, face, offset))
-    if signature is None:
+    if (buffer.face, face, offset) not in _reads:
         _check_inside(buffer, face, offset)
+    return read_value(content(buffer), buffer.face, face, offset)
+
+
+def read_value(base: Value, base_face: Face, face: Face, offset: int) -> Value:
+    """Record the read of (`face`, `offset`) from a storage in which `base` lies as `base_face` says."""
+    signature = _reads.get((base_face, face, offset))
+    if signature is None:
         out = contiguous_face(face.shape, face.dtype)
-        signature = intern(READ, (Slot(0), face, offset), {}, (buffer.face,), (out,))
-        _reads[buffer.face, face, offset] = signature
+        signature = intern(READ, (Slot(0), face, offset), {}, (base_face,), (out,))
+        _reads[base_face, face, offset] = signature
     tape = state.tape
-    return push(tape, signature.outs[0], signature.number, number_on(tape, content(buffer)))
+    return push(tape, signature.outs[0], signature.number, number_on(tape, base))
+
+
+def true_value(buffer: CountedBuffer) -> Value:
+    """What a counted buffer holds, without the room past its elements."""
+    face = face_of(buffer.face.shape, buffer.face.dtype, buffer.padded_face.strides)
+    return read_value(buffer.padded, buffer.padded_face, face, 0)
 
 
 def _check_inside(buffer: Buffer, face: Face, offset: int) -> None:
@@ -61,25 +94,29 @@ def _check_inside(buffer: Buffer, face: Face, offset: int) -> None:
 
 def content(buffer: Buffer) -> Value:
     """The buffer's value; zeros where nothing was ever written."""
-    if buffer.value is None:
+    value = buffer.value
+    if value is None:
         shape = list(buffer.face.shape)
         out = contiguous_face(buffer.face.shape, buffer.face.dtype)
         zeros = torch.ops.aten.zeros.default
         signature = intern(zeros, (shape,), {"dtype": buffer.face.dtype}, (), (out,))
-        tape = state.tape
-        buffer.value = push(tape, out, signature.number)
-    return buffer.value
+        value = buffer.value = push(state.tape, out, signature.number)
+    return value
 
 
 def value_of(tensor: torch.Tensor) -> Value:
     """A tensor's content as a value of its own shape; lazy conjugation and negation applied."""
-    return value_and_face(tensor)[0]
+    buffer = buffer_of(tensor)
+    value = true_look(tensor, buffer)[0] if buffer.viewed else content(buffer)
+    return _resolved(tensor, value) if tensor.is_conj() or tensor.is_neg() else value
 
 
 def value_and_face(tensor: torch.Tensor) -> tuple[Value, Face]:
-    """As `value_of`, with what the tensor looks like."""
+    """As `value_of`, with what the tensor looks like; nothing and `COUNTED` where `look` says so."""
     buffer = buffer_of(tensor)
     value, face = look(tensor, buffer) if buffer.viewed else (content(buffer), buffer.face)
+    if face is COUNTED:
+        return value, face
     if tensor.is_conj() or tensor.is_neg():
         value = _resolved(tensor, value)
     return value, face

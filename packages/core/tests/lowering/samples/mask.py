@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from check import Sample, sample
+from torch_pjrt import operators
 
 aten = torch.ops.aten
 seed = torch.Generator().manual_seed(0)
@@ -35,4 +36,14 @@ SAMPLES: list[Sample] = [
     sample(aten.masked_scatter_backward.default, x, mask, [3, 4]),
     sample(aten.masked_scatter_backward.default, x, torch.ones(3, 4, dtype=torch.bool), [5, 4]),
     sample(aten.masked_scatter_backward.default, x, some.expand(3, 4), [9]),
+    *[sample(aten.nonzero_static.default, (x > 0).to(d), size=12) for d in DTYPES],
+    sample(aten.nonzero_static.default, x.view(2, 3, 2) > 0, size=3),
+    sample(aten.nonzero_static.default, some, size=5, fill_value=0),
+    sample(aten.nonzero_static.default, torch.zeros(3), size=2),
+    sample(aten.nonzero_static.default, torch.empty(0, 3), size=2),
+    sample(aten.nonzero_static.default, some, size=0),
+    *[sample(operators.fill_rest, x.to(d), torch.tensor(2), 1, 1, 1) for d in DTYPES],
+    sample(operators.fill_rest, x, torch.tensor(1), 0, 2, -torch.inf),
+    sample(operators.fill_rest, x, torch.tensor(0), 0, 1, torch.nan),
+    sample(operators.fill_rest, x, torch.tensor(4), 1, 1, 7),
 ]

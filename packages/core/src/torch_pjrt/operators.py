@@ -1,0 +1,72 @@
+"""Operators of our own, in the namespace `torch_pjrt`: what PyTorch has no functional operator for.
+
+Each has a kernel for the CPU that says what it computes, and shapes for the meta device. Users call none.
+
+    fill_rest    `self` with `value` from place `count * scale` on along `dim`.
+    unique       the elements of a 1-d tensor without repetition, in order, with room for as many as it has:
+                 values, for each element its place among them, how often each occurs, how many there are.
+                 What is past those is 0. Only the first `count` elements of `self` are there.
+                 `consecutive` drops repetitions of neighbours only and keeps the order.
+    unique_rows  the same of the rows of a 2-d tensor.
+"""
+
+from __future__ import annotations
+
+import torch
+
+Tensor = torch.Tensor
+
+_library = torch.library.Library("torch_pjrt", "DEF")
+_UNIQUE = "(Tensor self, Tensor? count, bool consecutive) -> (Tensor, Tensor, Tensor, Tensor)"
+_library.define("fill_rest(Tensor self, Tensor count, int dim, int scale, Scalar value) -> Tensor")
+_library.define(f"unique{_UNIQUE}")
+_library.define(f"unique_rows{_UNIQUE}")
+
+fill_rest = torch.ops.torch_pjrt.fill_rest.default
+unique = torch.ops.torch_pjrt.unique.default
+unique_rows = torch.ops.torch_pjrt.unique_rows.default
+
+
+def _fill_rest(self: Tensor, count: Tensor, dim: int, scale: int, value: float) -> Tensor:
+    first = int(count) * scale
+    result = self.clone()
+    result.narrow(dim, first, self.shape[dim] - first).fill_(value)
+    return result
+
+
+def _unique(
+    self: Tensor, count: Tensor | None, consecutive: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    n = len(self) if count is None else int(count)
+    there = self[:n]
+    if consecutive:
+        found = torch.unique_consecutive(there, return_inverse=True, return_counts=True, dim=0)
+    else:
+        found = torch.unique(there, return_inverse=True, return_counts=True, dim=0)
+    results = [
+        self.new_zeros(self.shape),
+        torch.zeros(len(self), dtype=torch.int64),
+        torch.zeros(len(self), dtype=torch.int64),
+    ]
+    for result, part in zip(results, found, strict=True):
+        result[: len(part)] = part
+    return results[0], results[1], results[2], torch.tensor(len(found[0]))
+
+
+def _meta_unique(
+    self: Tensor, count: Tensor | None, consecutive: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    places = self.new_empty(self.shape[:1], dtype=torch.int64)
+    return (
+        self.new_empty(self.shape),
+        places,
+        torch.empty_like(places),
+        places.new_empty(()),
+    )
+
+
+_library.impl("fill_rest", _fill_rest, "CPU")
+_library.impl("fill_rest", lambda self, count, dim, scale, value: torch.empty_like(self), "Meta")
+for _name in ("unique", "unique_rows"):
+    _library.impl(_name, _unique, "CPU")
+    _library.impl(_name, _meta_unique, "Meta")

@@ -1,0 +1,203 @@
+"""Reading and writing at places, where the places, or what they index, are counted.
+
+Past its elements, a counted tensor of places reads place 0, and writes past the end of the dim, where what is
+written is dropped. Negative places along a counted dim count from its last true element.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from torch_pjrt.graph.face import contiguous_face
+from torch_pjrt.tensor import record
+from torch_pjrt.tensor.counted import Roomy, count_tensor, counted, roomy
+from torch_pjrt.tensor.counted_run import (
+    Given,
+    Key,
+    Unsuited,
+    Way,
+    filled,
+    padded_call,
+    record_on,
+    replacing,
+    result_dims,
+    rooms_of,
+    tensors_of,
+)
+from torch_pjrt.tensor.counts import Count, recent
+from torch_pjrt.tensor.padding import Padding
+
+aten = torch.ops.aten
+_SELF: Key = ("self", None)
+
+# Which tensors of places go along which dim of `self`.
+PlacesOf = Callable[[Given], dict[Key, int]]
+
+
+def _by_dim(given: Given) -> dict[Key, int]:
+    return {("index", None): given["dim"] % max(given["self"].ndim, 1)}
+
+
+def _by_order(given: Given) -> dict[Key, int]:
+    return {("indices", i): i for i, t in enumerate(given["indices"]) if t is not None}
+
+
+def _reading(places_of: PlacesOf, *, negative: bool = False) -> Way:
+    """The way of an operator that reads; `negative`: places may count from the end."""
+
+    def way(op: Any, given: Given) -> Any:
+        places, rooms = _rooms(given, places_of)
+        own = rooms.get(_SELF)
+        tensors = {
+            key: filled(room, 0) if key in places else room.tensor() for key, room in rooms.items()
+        }
+        if own is not None and negative:
+            _count_from_true_end(given, places, own, tensors)
+        kept = [room.count for key, room in rooms.items() if key in places]
+        if own is not None and own.dim not in places.values():
+            kept.append(own.count)
+        [dim] = result_dims(op, given, rooms)
+        result = record_on(op, replacing(given, tensors))
+        return result if dim is None else counted(result, dim, _the_one(kept))
+
+    return way
+
+
+def _writing(places_of: PlacesOf, *, negative: bool = False) -> Way:
+    """The way of an operator that gives `self` with something written at the places."""
+
+    def way(op: Any, given: Given) -> Any:
+        places, rooms = _rooms(given, places_of)
+        own = rooms.get(_SELF)
+        shape = own.face.shape if own is not None else given["self"].shape
+        if not given["self"].ndim:
+            raise Unsuited
+        tensors = {
+            key: filled(room, shape[places[key]]) if key in places else room.tensor()
+            for key, room in rooms.items()
+        }
+        if own is not None and negative:
+            _count_from_true_end(given, places, own, tensors)
+        if "indices" in given:
+            _check_broadcast(given, rooms)
+        [dim] = result_dims(op, given, rooms)
+        if dim != (None if own is None else own.dim):
+            raise Unsuited
+        result = record_on(op, replacing(given, tensors))
+        return result if own is None else counted(result, own.dim, own.count)
+
+    return way
+
+
+def _rooms(given: Given, places_of: PlacesOf) -> tuple[dict[Key, int], dict[Key, Roomy]]:
+    """The places, and what is counted, with the same room wherever the counts are the same."""
+    places, rooms = places_of(given), rooms_of(given, aligned=False)
+    if not rooms or any(room.count.n == 0 for room in rooms.values()):
+        raise Unsuited
+    least: dict[int, int] = {}
+    for room in rooms.values():
+        size = room.face.shape[room.dim]
+        least[room.count.n] = min(size, least.get(room.count.n, size))
+    return places, {key: room.with_room(least[room.count.n]) for key, room in rooms.items()}
+
+
+def _the_one(counts: list[Count]) -> Count:
+    if len({count.n for count in counts}) != 1:
+        raise Unsuited
+    return counts[0]
+
+
+def _count_from_true_end(
+    given: Given, places: dict[Key, int], own: Roomy, tensors: dict[Key, torch.Tensor]
+) -> None:
+    given_tensors = dict(tensors_of(given))
+    for key, dim in places.items():
+        if dim == own.dim and key in given_tensors:
+            index = tensors.get(key, given_tensors[key])
+            n = _recorded(aten.mul.Scalar, count_tensor(own.count), own.count.scale)
+            from_end = _recorded(aten.add.Tensor, index, n)
+            is_negative = _recorded(aten.lt.Scalar, index, 0)
+            tensors[key] = _recorded(aten.where.self, is_negative, from_end, index)
+
+
+def _check_broadcast(given: Given, rooms: dict[Key, Roomy]) -> None:
+    """Raise `Unsuited` for values that do not have the selection's shape whatever the room."""
+    if any(t is not None and t.device.type != "pjrt" for t in (*given["indices"], given["values"])):
+        raise Unsuited
+    for by in (0, 1):
+        meta = {key: _larger(room, by) for key, room in rooms.items()}
+        for key, t in tensors_of(given):
+            meta.setdefault(key, torch.empty(t.shape, dtype=t.dtype, device="meta"))
+        there = replacing(given, meta)
+        try:
+            selected = aten.index.Tensor(there["self"], there["indices"]).shape
+            if torch.broadcast_shapes(selected, there["values"].shape) != selected:
+                raise Unsuited
+        except (IndexError, RuntimeError):
+            raise Unsuited from None
+
+
+def _larger(room: Roomy, by: int) -> torch.Tensor:
+    shape = [n + by if d == room.dim else n for d, n in enumerate(room.face.shape)]
+    return contiguous_face(tuple(shape), room.face.dtype).meta()
+
+
+def _recorded(op: Any, *args: Any) -> Any:
+    return record.call(op, args, {})
+
+
+def _masked_scatter(op: Any, given: Given) -> Any:
+    """Only as many elements of the source are taken as the mask has true ones: the room is not seen."""
+    room = roomy(given["source"])
+    if room is None or room.dim or len(rooms_of(given, aligned=False)) > 1:
+        raise Unsuited
+    return padded_call(op, given, Padding())
+
+
+def _new(value: float | None) -> Way:
+    """A tensor of one number; `self` gives no more than its dtype."""
+
+    def way(op: Any, given: Given) -> Any:
+        dtype = given.get("dtype") or given["self"].dtype
+        number = given["fill_value"] if value is None else value
+        size = list(given["size"])
+        in_backward = torch._C._current_graph_task_id() != -1
+        dim = next((d for d, n in enumerate(size) if n in recent.by_size), None)
+        if dim is None or not in_backward:
+            return record.call(aten.full.default, (size, number), {"dtype": dtype})
+        count = recent.by_size[size[dim]]
+        size[dim] = count.room
+        padded = record.call(aten.full.default, (size, number), {"dtype": dtype})
+        return counted(padded, dim, count)
+
+    return way
+
+
+WAYS: dict[Any, Way] = {
+    aten.gather.default: _reading(_by_dim),
+    aten.index.Tensor: _reading(_by_order, negative=True),
+    aten._unsafe_index.Tensor: _reading(_by_order, negative=True),
+    aten.index_select.default: _reading(_by_dim),
+    aten.index_put.default: _writing(_by_order, negative=True),
+    aten._unsafe_index_put.default: _writing(_by_order, negative=True),
+    **dict.fromkeys(
+        (
+            aten.index_add.default,
+            aten.index_copy.default,
+            aten.index_fill.int_Scalar,
+            aten.scatter.src,
+            aten.scatter.value,
+            aten.scatter_add.default,
+            aten.scatter_reduce.two,
+        ),
+        _writing(_by_dim),
+    ),
+    aten.masked_scatter.default: _masked_scatter,
+    aten.new_empty.default: _new(0),
+    aten.new_full.default: _new(None),
+    aten.new_ones.default: _new(1),
+    aten.new_zeros.default: _new(0),
+}

@@ -1,0 +1,270 @@
+"""Kernels whose results have a size that only the values decide.
+
+Each reads that size, once, and gives a counted tensor (`tensor/counted.py`). The room is the most there can
+be; of large tensors a half, a quarter, ... of that, whichever holds the elements; the next power of two
+where there is no bound.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+
+from torch_pjrt import operators
+from torch_pjrt.graph.face import Face
+from torch_pjrt.graph.tape import Value
+from torch_pjrt.tensor import record
+from torch_pjrt.tensor.bind import mapped
+from torch_pjrt.tensor.buffer import buffer_of, is_pjrt, look_of, wrap
+from torch_pjrt.tensor.counted import Roomy, count_tensor, counted, read_count, roomy
+from torch_pjrt.tensor.counts import Count, is_counted, recent
+from torch_pjrt.tensor.transfer import download, host_view
+from torch_pjrt.tensor.view import true_look
+
+aten = torch.ops.aten
+Tensor = torch.Tensor
+
+_SMALL = 4096  # elements: of so few, any number may as well be all
+_PARTS = 5  # how many sizes of room a large tensor has: all, a half, ... a sixteenth
+_LEAST = 64  # elements, where there is no bound
+
+
+def _recorded(op: Any, *args: Any, **kwargs: Any) -> Any:
+    return record.call(op, args, kwargs)
+
+
+def _room_within(n: int, bound: int) -> int:
+    if bound <= _SMALL:
+        return bound
+    parts = [-(-bound // (1 << k)) for k in range(_PARTS)]
+    return min(part for part in parts if part >= n)
+
+
+def _room_without_bound(n: int) -> int:
+    return max(_LEAST, 1 << (n - 1).bit_length())
+
+
+def _counted(value: Tensor, *, bound: int | None) -> Count:
+    """The count that a 0-d tensor holds, read and remembered."""
+    count = read_count(value)
+    n = count.n
+    count.room = _room_without_bound(n) if bound is None else _room_within(n, bound)
+    recent.add(count)
+    return count
+
+
+def _refuse(op: Any, *args: Any) -> None:
+    """Raise what the CPU kernel raises for tensors of these dtypes, and of sizes as equal as these."""
+    names: dict[int, int] = {0: 0}
+
+    def small(t: Tensor) -> Tensor:
+        shape = [names.setdefault(size, len(names)) for size in t.shape]
+        return torch.zeros(shape, dtype=t.dtype, device="cpu")
+
+    op(*mapped(args, small))
+
+
+def _settled(x: Tensor) -> tuple[Tensor, Roomy | None]:
+    """The tensor, and its room if it is counted; one that has lost its room is cut to its true elements."""
+    if not is_counted(buffer_of(x)):
+        return x, None
+    room = roomy(x)
+    if room is not None and room.count.n:
+        return x, room
+    return _cut(x), None
+
+
+def _cut(x: Tensor) -> Tensor:
+    value, face = true_look(x, buffer_of(x))
+    return wrap(value, face) if face.dense else wrap(value, value.face)
+
+
+# Places of what is not 0.
+
+
+def nonzero(self: Tensor) -> Tensor:
+    x, room = _settled(self)
+    if not x.ndim:
+        return aten.empty.memory_format(
+            (int(bool(host_view(x))), 0), dtype=torch.int64, device=x.device
+        )
+    bound = x.numel() if room is None else room.face.numel
+    if not bound:
+        return torch.empty((0, x.ndim), dtype=torch.int64, device=x.device)
+    count = _counted(_recorded(aten.count_nonzero.default, x), bound=bound)
+    places = _recorded(aten.nonzero_static.default, x, size=count.room, fill_value=0)
+    return counted(places, 0, count)
+
+
+# A mask is often used several times, and again by the backward pass.
+_places: WeakKeyDictionary[Value, dict[tuple[Face, int], Tensor]] = WeakKeyDictionary()
+
+
+def places_of(mask: Tensor) -> list[Tensor]:
+    """The places of a mask's true elements, for each of its dims; found once until it is written to."""
+    if not mask.ndim:
+        mask = mask.unsqueeze(0)
+    buffer = buffer_of(mask)
+    value = buffer.padded if is_counted(buffer) else buffer.value
+    if value is None:
+        return list(nonzero(mask).unbind(1))
+    known = _places.setdefault(value, {})
+    look = look_of(mask)
+    if look not in known:
+        known[look] = nonzero(mask)
+    return list(known[look].unbind(1))
+
+
+def masked_select(self: Tensor, mask: Tensor) -> Tensor:
+    _refuse(aten.masked_select.default, self, mask)
+    if not is_pjrt(self) or not is_pjrt(mask):
+        raise RuntimeError(
+            "Expected all tensors to be on the same device, but found at least two devices, "
+            f"{self.device} and {mask.device}!"
+        )
+    shape = torch.broadcast_shapes(self.shape, mask.shape)
+    x, chosen = self.expand(shape), mask.expand(shape)
+    if not shape:
+        x = x.unsqueeze(0)
+    return _recorded(aten.index.Tensor, x, places_of(chosen))
+
+
+# Elements without repetition.
+
+Found = tuple[Tensor, Tensor, Tensor]
+
+
+def _unique(op: Any, x: Tensor, dim: int | None, consecutive: bool, args: tuple[Any, ...]) -> Found:
+    """Values, inverse and counts; `args` are those of `op`, whose errors are raised."""
+    _refuse(op, *args)
+    if not x.numel():
+        return tuple(t.to(x.device) for t in op(*mapped(args, download)))  # type: ignore[return-value]
+    x, room = _settled(x)
+    if room is not None and (dim is not None or room.dim):
+        x, room = _cut(x), None
+    whole = x if room is None else room.tensor()
+    there = None
+    if room is not None:
+        there = _recorded(aten.mul.Scalar, count_tensor(room.count), room.count.scale)
+    if dim is None:
+        rest: tuple[int, ...] = ()
+        rows = whole.reshape(-1)
+        if there is not None:
+            there = _recorded(aten.mul.Scalar, there, rows.numel() // room.face.shape[0])  # type: ignore[union-attr]
+    else:
+        moved = whole.movedim(dim, 0)
+        rest = tuple(moved.shape[1:])
+        rows = moved.reshape(len(moved), -1)
+    find = operators.unique if dim is None else operators.unique_rows
+    values, inverse, counts, n = _recorded(find, rows, there, consecutive)
+    count = _counted(n, bound=len(rows))
+    values = values[: count.room].reshape(count.room, *rest)
+    place = 0
+    if dim is not None:
+        place = dim % x.ndim
+        values = values.movedim(0, place).contiguous()
+    if dim is None:
+        inverse = inverse.view(whole.shape)
+    if room is not None:
+        inverse = counted(inverse, 0, room.count)
+    return counted(values, place, count), inverse, counted(counts[: count.room], 0, count)
+
+
+def _wanted(found: Found, inverse: bool, counts: bool) -> Found:
+    """What was not asked for is empty, as on CPU."""
+    none = torch.empty(0, dtype=torch.int64, device=found[0].device)
+    return found[0], found[1] if inverse else none, found[2] if counts else none
+
+
+def _unique2(
+    self: Tensor, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False
+) -> Found:
+    """Always sorted."""
+    args = (self, sorted, return_inverse, return_counts)
+    found = _unique(aten._unique2.default, self, None, False, args)
+    return _wanted(found, return_inverse, return_counts)
+
+
+def unique_dim(
+    self: Tensor,
+    dim: int,
+    sorted: bool = True,
+    return_inverse: bool = False,
+    return_counts: bool = False,
+) -> Found:
+    args = (self, dim, sorted, return_inverse, return_counts)
+    return _unique(aten.unique_dim.default, self, dim, False, args)
+
+
+def unique_consecutive(
+    self: Tensor, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
+) -> Found:
+    args = (self, return_inverse, return_counts, dim)
+    found = _unique(aten.unique_consecutive.default, self, dim, True, args)
+    return _wanted(found, return_inverse, return_counts) if dim is None else found
+
+
+def unique_dim_consecutive(
+    self: Tensor, dim: int, return_inverse: bool = False, return_counts: bool = False
+) -> Found:
+    args = (self, dim, return_inverse, return_counts)
+    return _unique(aten.unique_dim_consecutive.default, self, dim, True, args)
+
+
+# How often.
+
+
+def repeat_interleave(repeats: Tensor, *, output_size: int | None = None) -> Tensor:
+    if output_size is not None:
+        return _recorded(aten.repeat_interleave.Tensor, repeats, output_size=output_size)
+    _refuse(aten.repeat_interleave.Tensor, repeats)
+    repeats, _ = _settled(repeats)
+    if not repeats.numel():
+        return torch.empty(0, dtype=repeats.dtype, device=repeats.device)
+    least = _recorded(aten.amin.default, repeats)
+    count = _counted(_recorded(aten.sum.default, repeats), bound=None)
+    if host_view(least) < 0:
+        raise RuntimeError("repeats can not be negative")
+    padded = _recorded(aten.repeat_interleave.Tensor, repeats, output_size=count.room)
+    return counted(padded, 0, count)
+
+
+def bincount(self: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
+    _refuse(aten.bincount.default, self, weights, minlength)
+    if not self.numel():
+        return aten.bincount.default(download(self), None, minlength).to(self.device)
+    x, _ = _settled(self)
+    least = _recorded(aten.amin.default, x)
+    last = _recorded(aten._to_copy.default, _recorded(aten.amax.default, x), dtype=torch.int64)
+    length = _recorded(aten.clamp_min.default, _recorded(aten.add.Scalar, last, 1), minlength)
+    count = _counted(length, bound=None)
+    if host_view(least) < 0:
+        raise RuntimeError("bincount only supports 1-d non-negative integral inputs.")
+    dtype = torch.int64
+    if weights is not None:
+        dtype = torch.float32 if weights.dtype == torch.float32 else torch.float64
+    values = torch.ones((), dtype=dtype, device=x.device)
+    if weights is not None:
+        values = (
+            weights
+            if weights.dtype == dtype
+            else _recorded(aten._to_copy.default, weights, dtype=dtype)
+        )
+    zeros = _recorded(aten.zeros.default, [count.room], dtype=dtype)
+    places = x if x.dtype == torch.int64 else _recorded(aten._to_copy.default, x, dtype=torch.int64)
+    padded = _recorded(aten.index_put.default, zeros, [places], values, True)
+    return counted(padded, 0, count)
+
+
+KERNELS: dict[Any, Any] = {
+    aten._unique2.default: _unique2,
+    aten.bincount.default: bincount,
+    aten.masked_select.default: masked_select,
+    aten.nonzero.default: nonzero,
+    aten.repeat_interleave.Tensor: repeat_interleave,
+    aten.unique_consecutive.default: unique_consecutive,
+    aten.unique_dim.default: unique_dim,
+    aten.unique_dim_consecutive.default: unique_dim_consecutive,
+}

@@ -1,0 +1,94 @@
+"""How many elements a tensor has, where only the values decide it: `nonzero`, `x[mask]`, `unique`.
+
+PyTorch asks for the number, so it is read once. The number is not a constant of the programs that follow:
+there it is a value on the device, and the arrays have room for more elements than there are.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypeGuard
+
+import torch
+
+from torch_pjrt.graph.face import Face
+from torch_pjrt.graph.tape import Value
+from torch_pjrt.tensor.buffer import CountedBuffer
+
+if TYPE_CHECKING:
+    from torch_pjrt.tensor.buffer import Buffer
+
+# What a tensor with a count looks like to a kernel: like nothing that has a signature.
+COUNTED = Face((), torch.uint8, ())
+
+_REMEMBERED = 32
+
+
+class Count:
+    """A number of elements along a dim.
+
+    n       the number, as the host knows it: `scale` times what `value`, an int64 on the device, holds.
+    room    how many elements arrays have along that dim.
+    """
+
+    __slots__ = ("n", "room", "scale", "value")
+
+    def __init__(self, n: int, value: Value, room: int, scale: int = 1) -> None:
+        self.n = n
+        self.value = value
+        self.room = room
+        self.scale = scale
+
+    def __repr__(self) -> str:
+        return f"Count({self.n} of {self.room})"
+
+    def times(self, factor: int) -> Count:
+        """The count of a dim into which `factor` elements for each of these were merged."""
+        if factor == 1:
+            return self
+        return Count(self.n * factor, self.value, self.room * factor, self.scale * factor)
+
+
+class Recent:
+    """The counts that were met last, by their number.
+
+    Backward passes make gradients from sizes alone (`grad.expand(sizes)`): there a size that was lately
+    counted is taken to be that count. Where it is another size after all, the results are the same.
+    """
+
+    __slots__ = ("_all", "by_size")
+
+    def __init__(self) -> None:
+        self.by_size: OrderedDict[int, Count] = OrderedDict()
+        self._all = self.by_size
+
+    def add(self, count: Count) -> None:
+        if count.n > 1:
+            self._all[count.n] = count
+            self._all.move_to_end(count.n)
+            if len(self._all) > _REMEMBERED:
+                self._all.popitem(last=False)
+
+    def has_one_of(self, shape: Sequence[int], strides: Sequence[int]) -> bool:
+        """Whether an expanded dim has such a size."""
+        by_size = self.by_size
+        return any(
+            stride == 0 and size in by_size for size, stride in zip(shape, strides, strict=True)
+        )
+
+    def hide(self) -> OrderedDict[int, Count]:
+        """Have none; returns what is to be given to `restore`."""
+        old, self.by_size = self.by_size, OrderedDict()
+        return old
+
+    def restore(self, old: OrderedDict[int, Count]) -> None:
+        self.by_size = old
+
+
+recent = Recent()
+
+
+def is_counted(buffer: Buffer) -> TypeGuard[CountedBuffer]:
+    """Whether the buffer has room for more elements than there are."""
+    return buffer.__class__ is CountedBuffer and buffer.count is not None  # type: ignore[attr-defined]
