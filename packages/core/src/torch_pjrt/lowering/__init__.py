@@ -23,6 +23,7 @@ KINDS: tuple[str, ...] = (
     "fft",
     "foreach",
     "fractional_pool",
+    "gradient_scaling",
     "grid_sample",
     "hash",
     "histogram",
