@@ -63,7 +63,7 @@ def _attention(q: Any, k: Any, v: Any) -> Any:
     return jax.nn.dot_product_attention(q, k, v, is_causal=True).transpose(0, 2, 1, 3)
 
 
-#  name            in PyTorch                        in JAX            shapes of the arguments; "int": indices below V
+#  name   in PyTorch    in JAX    shapes of the arguments; "int": indices below V
 OPERATORS: dict[str, tuple[Callable[..., Any], Callable[..., Any], list[Any]]] = {
     "add": (torch.add, jnp.add, [(B, T, C), (C,)]),
     "mul": (torch.mul, jnp.multiply, [(B, T, C), (B, T, C)]),
@@ -150,7 +150,7 @@ def counted(text: str) -> Counter[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description="HLO of ours and of JAX's, operator by operator.")
     parser.add_argument("--text", metavar="NAME", choices=list(OPERATORS))
     chosen = parser.parse_args().text
     random = np.random.default_rng(0)

@@ -12,10 +12,11 @@ the input sizes that give one output size is meant: a backward knows the shapes 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import jax
+import numpy as np
 import torch
 from jax import lax
 
@@ -58,14 +59,10 @@ class Geometry:
         )
 
     def to_input(self, y: Array, weight: Array, shape: Sizes) -> Array:
-        like = jax.ShapeDtypeStruct(tuple(shape), y.dtype)
-        (x,) = jax.linear_transpose(lambda x: self.correlated(x, weight), like)(y)
-        return x
+        return _transposed(lambda x: self.correlated(x, weight), y, shape)
 
     def to_weight(self, y: Array, x: Array, shape: Sizes) -> Array:
-        like = jax.ShapeDtypeStruct(tuple(shape), y.dtype)
-        (weight,) = jax.linear_transpose(lambda w: self.correlated(x, w), like)(y)
-        return weight
+        return _transposed(lambda weight: self.correlated(x, weight), y, shape)
 
     def widened_shape(self, y: Array, weight: Array, output_padding: Sizes) -> tuple[int, ...]:
         """The input shape that a transposed convolution of `y` stands for."""
@@ -78,6 +75,26 @@ class Geometry:
             )
         ]  # fmt: skip
         return (y.shape[0], weight.shape[1] * self.groups, *sizes)
+
+
+def _transposed(correlated: Callable[[Array], Array], y: Array, shape: Sizes) -> Array:
+    """What a linear function of an array of `shape` makes of a cotangent, 0 where `y` ends early.
+
+    It does where `output_padding` reaches the stride (a dilation may be larger): the last windows
+    of the padded size belong to no element of `y`.
+    """
+    like = jax.ShapeDtypeStruct(tuple(shape), y.dtype)
+    whole = jax.eval_shape(correlated, like).shape
+    (x,) = jax.linear_transpose(correlated, like)(_resized(y, whole))
+    return x
+
+
+def _resized(x: Array, shape: Sizes) -> Array:
+    """`x` cut at the end, or with zeros there, to `shape`."""
+    if x.shape == tuple(shape):
+        return x
+    more = [(0, to - size, 0) for size, to in zip(x.shape, shape, strict=True)]
+    return lax.pad(x, np.zeros((), x.dtype), more)
 
 
 @table.lowers(aten.convolution.default, aten.convolution_overrideable.default)
@@ -113,7 +130,7 @@ def _backward(
     grad_input = grad_weight = grad_bias = None
     if output_mask[0]:
         if transposed:
-            grad_input = geometry.correlated(grad_output, weight)
+            grad_input = _resized(geometry.correlated(grad_output, weight), input.shape)
         else:
             grad_input = geometry.to_input(grad_output, weight, input.shape)
     if output_mask[1]:

@@ -1,6 +1,7 @@
 """In which memory format an operator's results are, where PyTorch's meta functions do not say what CPU does.
 
-A row of `FORMATS` gives the format of all results that have enough dims for it. How an array lies on the
+A row of `FORMATS` gives the format of all results that have enough dims for it, one of `COLUMN_MAJOR`
+the results that are matrices in LAPACK's order. How an array lies on the
 device is XLA's affair: this is about the strides that PyTorch sees.
 """
 
@@ -41,12 +42,21 @@ FORMATS: dict[Any, Callable[[Sequence[Face]], Format]] = {
     aten.convolution_overrideable.default: _of_convolution,
     aten.reflection_pad2d.default: _of_first,
     aten.reflection_pad3d.default: _of_first,
+    aten.max_unpool2d.default: _of_first,
     aten.roll.default: _of_first,
+}
+
+# Which of the results of LAPACK's routines are matrices in column-major order.
+COLUMN_MAJOR: dict[Any, tuple[int, ...]] = {
+    aten._linalg_svd.default: (2,),
+    aten.geqrf.default: (0,),
 }
 
 
 def laid_out(op: Any, faces: Sequence[Face], results: Any) -> Any:
-    """The meta tensor that an operator gives, in the format in which the CPU kernel gives it."""
+    """The meta tensors that an operator gives, in the format in which the CPU kernel gives them."""
+    if (places := COLUMN_MAJOR.get(op)) is not None:
+        return tuple(r.mT.contiguous().mT if i in places else r for i, r in enumerate(results))
     format_of = FORMATS.get(op)
     if format_of is None:
         return results

@@ -32,11 +32,30 @@ def native_batch_norm(
             (input, weight, bias, training, momentum, eps),
             {},
         )
-    return record.call(
-        aten._native_batch_norm_legit.default,
-        (input, weight, bias, running_mean, running_var, training, momentum, eps),
-        {},
+    return _native_batch_norm_legit(
+        input, weight, bias, running_mean, running_var, training, momentum, eps
     )
 
 
-KERNELS: dict[Any, Any] = {aten.native_batch_norm.default: native_batch_norm}
+def _native_batch_norm_legit(
+    input: torch.Tensor,
+    weight: Optional,
+    bias: Optional,
+    running_mean: torch.Tensor,
+    running_var: torch.Tensor,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[torch.Tensor, ...]:
+    op = aten._native_batch_norm_legit.default
+    statistics = running_mean, running_var
+    results = record.call(op, (input, weight, bias, *statistics, training, momentum, eps), {})
+    if training:
+        return results
+    return results[0], results[1].new_empty(0), results[2].new_empty(0)
+
+
+KERNELS: dict[Any, Any] = {
+    aten.native_batch_norm.default: native_batch_norm,
+    aten._native_batch_norm_legit.default: _native_batch_norm_legit,
+}
