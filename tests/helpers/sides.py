@@ -110,19 +110,24 @@ def _assert_same(actual: Any, expected: Any, case: Case) -> None:
     ours, theirs = tree_leaves(actual), tree_leaves(expected)
     assert len(ours) == len(theirs), f"{len(ours)} results, on CPU {len(theirs)}"
     for a, e in zip(ours, theirs, strict=True):
-        if not isinstance(e, torch.Tensor):
+        if isinstance(e, torch.Tensor):
+            if case.strides and e.numel():
+                assert a.stride() == e.stride(), f"strides {a.stride()}, on CPU {e.stride()}"
+            _assert_close(a.detach().cpu(), e.detach(), case.tolerance)
+        elif isinstance(e, float):
+            _assert_close(a, e, case.tolerance)
+        else:
             assert a == e, f"{a!r}, on CPU {e!r}"
-            continue
-        if case.strides and e.numel():
-            assert a.stride() == e.stride(), f"strides {a.stride()}, on CPU {e.stride()}"
-        tolerance = case.tolerance
-        torch.testing.assert_close(
-            a.detach().cpu(),
-            e.detach(),
-            rtol=tolerance and tolerance.rtol,
-            atol=tolerance and tolerance.atol,
-            equal_nan=True,
-        )
+
+
+def _assert_close(actual: Any, expected: Any, tolerance: Tolerance | None) -> None:
+    torch.testing.assert_close(
+        actual,
+        expected,
+        rtol=tolerance and tolerance.rtol,
+        atol=tolerance and tolerance.atol,
+        equal_nan=True,
+    )
 
 
 def farther(case: Case, exact: Outcome) -> str | None:
