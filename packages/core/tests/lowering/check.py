@@ -16,6 +16,13 @@ from torch_pjrt.lowering.table import Lowering
 # Keyword arguments that the engine never hands to a rule.
 DROPPED = ("layout", "device", "pin_memory", "memory_format", "non_blocking", "generator")
 
+# What is compiled runs once: no time for LLVM's optimizations.
+QUICKLY = {
+    "xla_backend_optimization_level": 0,
+    "xla_llvm_disable_expensive_passes": True,
+    "xla_cpu_parallel_codegen_split_count": 1,
+}
+
 
 @dataclass(frozen=True)
 class Sample:
@@ -52,7 +59,9 @@ def check(sample: Sample, lowering: Lowering) -> None:
             args, kw = _fill(template, arrays)
             return lowering.rule(*((key,) if lowering.random else ()), *args, **kw)
 
-        actual = jax.jit(run)([jax.numpy.asarray(to_numpy(t)) for t in tensors])
+        arrays = [jax.numpy.asarray(to_numpy(t)) for t in tensors]
+        program = jax.jit(run, keep_unused=True).lower(arrays).compile(compiler_options=QUICKLY)
+        actual = program(arrays)
     actual = _map_arrays(actual)
     if sample.compare is not None:
         sample.compare(actual, expected)
