@@ -7,10 +7,12 @@ device is XLA's affair: this is about the strides that PyTorch sees.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch import _meta_registrations
 from torch._prims_common import suggest_memory_format
 
 from torch_pjrt.graph.face import Face
@@ -19,6 +21,20 @@ aten = torch.ops.aten
 Format = torch.memory_format
 
 _DIMS = {torch.channels_last: 4, torch.channels_last_3d: 5}
+
+
+@contextmanager
+def meta_as_cpu(op: Any) -> Iterator[None]:
+    """Within it, PyTorch's meta functions answer as for CPU where devices differ, not as for CUDA."""
+    if op in _AS_ON_CUDA:
+        yield
+        return
+    hint = _meta_registrations.device_hint
+    _meta_registrations.device_hint = lambda tensor: "cpu"
+    try:
+        yield
+    finally:
+        _meta_registrations.device_hint = hint
 
 
 def _of_first(faces: Sequence[Face]) -> Format:
@@ -48,9 +64,12 @@ FORMATS: dict[Any, Callable[[Sequence[Face]], Format]] = {
 
 # Which of the results of LAPACK's routines are matrices in column-major order.
 COLUMN_MAJOR: dict[Any, tuple[int, ...]] = {
-    aten._linalg_svd.default: (2,),
     aten.geqrf.default: (0,),
+    aten.linalg_lstsq.default: (0,),
 }
+
+# Their last results are notes for their own backward, of shapes that the rules share with CUDA.
+_AS_ON_CUDA = frozenset((aten._embedding_bag.default, aten._embedding_bag_forward_only.default))
 
 
 def laid_out(op: Any, faces: Sequence[Face], results: Any) -> Any:

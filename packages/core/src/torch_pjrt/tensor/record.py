@@ -27,7 +27,7 @@ from torch_pjrt.tensor.bind import Call, mapped
 from torch_pjrt.tensor.buffer import is_pjrt, look_of, wrap, wrap_sized
 from torch_pjrt.tensor.counts import COUNTED
 from torch_pjrt.tensor.fallback import run_on_cpu
-from torch_pjrt.tensor.layout import laid_out
+from torch_pjrt.tensor.layout import laid_out, meta_as_cpu
 from torch_pjrt.tensor.layouts import refuse_layout
 from torch_pjrt.tensor.overlap import (
     refuse_internal_overlap,
@@ -263,6 +263,11 @@ def cast(value: Value, face: Face, dtype: torch.dtype) -> Value:
 
 def _on_meta(plan: Plan, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run the call on PyTorch's meta device: its errors, and what the functional form's results look like."""
+    with meta_as_cpu(plan.functional):
+        return _called_on_meta(plan, call, args, kwargs)
+
+
+def _called_on_meta(plan: Plan, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
     def to_meta(x: Any) -> Any:
         return mapped(x, lambda t: look_of(t)[0].meta())
