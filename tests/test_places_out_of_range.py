@@ -34,6 +34,7 @@ CALLS: dict[str, Callable[[Tensor, Make], Tensor]] = {
     "scatter_add": lambda x, i: x.scatter_add(0, i([[-1, 0]]), x),
     "scatter_reduce": lambda x, i: x.scatter_reduce(0, i([[9]]), x, "amax"),
     "index_select": lambda x, i: x.index_select(1, i([0, 4])),
+    "index_select of rows": lambda x, i: x.index_select(0, i([3])),
     "index_select of a vector": lambda x, i: x[0].index_select(0, i([-1])),
     "index_add": lambda x, i: x.index_add(0, i([3]), x[:1]),
     "index_add to a vector": lambda x, i: x[0].index_add(0, i([9]), x[0, :1]),

@@ -54,6 +54,18 @@ def strided(t: Tensor, n: Numbers) -> Tensor:
 NO_BITS = (torch.bool, torch.complex64)
 
 
+def places_in(t: Tensor, n: Numbers) -> Tensor:
+    """Places along the first dim; one of them may lie outside, which is refused."""
+    size = len(t) if t.ndim else 1
+    return torch.tensor([n[0] % (size + 1), -1 - n[1] % (size + 1), n[2] % 2], device=t.device)
+
+
+def indexed(t: Tensor, n: Numbers) -> Tensor:
+    places = places_in(t, n)
+    forms = [(places,), (..., places), (places, 0), (None, places), (places[:, None], places)]
+    return t[forms[n[2] % len(forms)]]
+
+
 # What gives another look at the same memory, from a tensor and three numbers.
 VIEWS: dict[str, Callable[[Tensor, Numbers], Tensor]] = {
     "as_strided": strided,
@@ -84,6 +96,11 @@ VIEWS: dict[str, Callable[[Tensor, Numbers], Tensor]] = {
     "clone": lambda t, n: t.clone(),
     "contiguous": lambda t, n: t.contiguous(),
     "plus": lambda t, n: t + n[0],
+    "by places": indexed,
+    "by a list": lambda t, n: t[[n[0] % 3, n[1] % 3 - 2]],
+    "by a mask": lambda t, n: t[t == n[0]],
+    "gather": lambda t, n: t.gather(dims(t, n)[0], torch.full(t.shape, n[1] % 3).to(t.device)),
+    "index_select": lambda t, n: t.index_select(dims(t, n)[0], places_in(t, n)),
 }
 
 
@@ -92,8 +109,27 @@ def set_one(t: Tensor, s: Tensor, n: Numbers) -> None:
 
 
 def set_rows(t: Tensor, s: Tensor, n: Numbers) -> None:
-    """With indices in bounds: a device that runs later cannot refuse by a value."""
     t[torch.tensor(sorted({0, n[0] % max(len(t), 1)}), device=t.device)] = n[1] % 7
+
+
+def set_places(t: Tensor, s: Tensor, n: Numbers) -> None:
+    """Some of them once only, so that it does not matter which value is written last."""
+    t[places_in(t, n)[:1]] = s
+
+
+def set_part(t: Tensor, s: Tensor, n: Numbers) -> None:
+    t[n[0] % 3 :, ..., :: 1 + n[1] % 2] = s
+
+
+def out(t: Tensor, s: Tensor, n: Numbers) -> None:
+    """Into a tensor of the right shape: another would be resized, with a warning."""
+    if t.shape == s.shape:
+        torch.add(s, n[0] % 3, out=t)
+
+
+def out_of_sum(t: Tensor, s: Tensor, n: Numbers) -> None:
+    if s.ndim and t.shape == s.shape[1:]:
+        torch.amax(s, 0, out=t)
 
 
 def set_masked(t: Tensor, s: Tensor, n: Numbers) -> None:
@@ -122,7 +158,11 @@ WRITES: dict[str, Callable[[Tensor, Tensor, Numbers], object]] = {
     "mul_ other": lambda t, s, n: t.mul_(s).remainder_(17),
     "neg_": lambda t, s, n: t.neg_(),
     "set_": lambda t, s, n: t.set_(s) if t.dtype == s.dtype else None,  # type: ignore[call-overload]
+    "out=": out,
+    "out= of amax": out_of_sum,
     "set masked": set_masked,
+    "set part": set_part,
+    "set places": set_places,
     "set one": set_one,
     "set rows": set_rows,
     "squeeze_": lambda t, s, n: t.squeeze_(),
@@ -132,7 +172,20 @@ WRITES: dict[str, Callable[[Tensor, Tensor, Numbers], object]] = {
     "unsqueeze_": lambda t, s, n: t.unsqueeze_(n[0] % (t.ndim + 1)),
     "zero_": lambda t, s, n: t.zero_(),
 }
-READS_OTHER = frozenset(("add_ other", "copy_", "mul_ other"))
+READS_OTHER = frozenset(
+    ("add_ other", "copy_", "mul_ other", "out=", "out= of amax", "set part", "set places")
+)
+NOT_REFUSED = frozenset(
+    (
+        "cumsum_",
+        "fill_diagonal_",
+        "out= of amax",
+        "set masked",
+        "set part",
+        "set places",
+        "set rows",
+    )
+)
 KEEPS_CONTENT = frozenset(("data", "set_", "squeeze_", "t_", "transpose_", "unsqueeze_"))
 
 
@@ -199,7 +252,7 @@ def is_defined(step: Step, t: Tensor, s: Tensor) -> bool:
         is_seen = any(
             size > 1 and stride == 0 for size, stride in zip(t.shape, t.stride(), strict=True)
         )
-        return is_seen and step.do not in ("set rows", "set masked", "fill_diagonal_", "cumsum_")
+        return is_seen and step.do not in NOT_REFUSED
     if (
         step.do not in READS_OTHER
         or t.untyped_storage().data_ptr() != s.untyped_storage().data_ptr()

@@ -213,3 +213,10 @@ def test_copying_a_view_to_the_same_view_changes_nothing_and_is_not_refused() ->
     one.copy_(other)
 
     assert base.tolist() == [1, 1, 1]
+
+
+def test_parts_of_no_complex_number_can_be_read() -> None:
+    z = torch.ones(3, dtype=torch.complex64, device="pjrt")
+    empty = z[z == 0]
+
+    assert empty.imag.tolist() == torch.view_as_real(empty).tolist() == []

@@ -99,7 +99,7 @@ def _along(
 
 
 def _by_selecting(x: torch.Tensor, dim: int, size: int) -> Refusal:
-    if x.ndim < 2:
+    if dim != 1:
         return _in_self
     return lambda place: RuntimeError(
         f"INDICES element is out of DATA bounds, id={place} axis_dim={size}"

@@ -92,6 +92,8 @@ def to_numpy(source: torch.Tensor) -> np.ndarray:
 
 def from_numpy(host: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
     """A CPU tensor on the same memory as a NumPy array (read only if that is)."""
+    if not host.size:  # NumPy's strides say nothing then, and PyTorch's must be right
+        return torch.empty(host.shape, dtype=dtype)
     carrier = dtypes.CARRIED_AS.get(dtype)
     if carrier is not None:
         host = host.view(dtypes.to_jax(carrier))
