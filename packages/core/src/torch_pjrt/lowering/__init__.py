@@ -58,6 +58,7 @@ KINDS: tuple[str, ...] = (
     "random",
     "rearrange",
     "reduction",
+    "reparameterization",
     "resample",
     "rnn",
     "scan",

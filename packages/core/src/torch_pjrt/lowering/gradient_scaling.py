@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import torch
 
 from torch_pjrt.lowering.promote import as_dtype, opmath
@@ -25,7 +26,7 @@ def unscale(self: list[Array], found_inf: Array, inv_scale: Array) -> tuple[Arra
         found_inf = jnp.where(jnp.all(jnp.isfinite(x)), found_inf, 1)
         wide = as_dtype(x, opmath(x.dtype))
         results.append(as_dtype(wide * as_dtype(inv_scale, wide.dtype), x.dtype))
-    return (*results, as_dtype(found_inf, jnp.float32))
+    return (*results, as_dtype(found_inf, np.dtype(np.float32)))
 
 
 @table.lowers(aten._amp_update_scale.default)
