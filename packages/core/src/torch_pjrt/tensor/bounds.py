@@ -17,6 +17,8 @@ from torch_pjrt.graph.signature import Signature, Slot, intern
 from torch_pjrt.graph.tape import Uploaded, number_on, push, state
 from torch_pjrt.run.watch import OUTSIDE, Refusal, Watch, watched
 from torch_pjrt.tensor.buffer import buffer_of, is_pjrt
+from torch_pjrt.tensor.counted_run import with_rest
+from torch_pjrt.tensor.counts import is_counted, recent
 from torch_pjrt.tensor.schema import functional_of
 from torch_pjrt.tensor.transfer import host_view
 from torch_pjrt.tensor.trial import check_small
@@ -167,7 +169,11 @@ def checked(op: Any, kernel: Callable[..., Any]) -> Callable[..., Any]:
     def run(*args: Any, **kwargs: Any) -> Any:
         given = {**dict(zip(names, args, strict=False)), **kwargs}
         try:
-            unknown = [places for places in places_of(given) if not known_to_be_inside(places)]
+            unknown = [
+                places
+                for places in places_of(given)
+                if not known_to_be_inside(places) and not _is_counted(given, places.high)
+            ]
         except (IndexError, RuntimeError):
             if not _is_masked(given):
                 check_small(op, args, kwargs)  # another error comes first
@@ -188,12 +194,19 @@ def _is_masked(given: Given) -> bool:
     )
 
 
+def _is_counted(given: Given, high: int) -> bool:
+    """Whether the bound is a size that only values decide: watching for it takes a program a count."""
+    x = given.get("self")
+    return is_pjrt(x) and is_counted(buffer_of(x)) and high in recent.by_size
+
+
 def known_to_be_inside(places: Places) -> bool:
     """Whether the host knows it, or there is nothing to know. Raises if it knows the contrary."""
     tensor = places.tensor
     if tensor.dtype not in INTEGERS or not is_pjrt(tensor) or not tensor.numel():
         return True
-    value = buffer_of(tensor).value
+    buffer = buffer_of(tensor)
+    value = None if is_counted(buffer) else buffer.value
     if not isinstance(value, Uploaded):
         return False
     least, most = value.range
@@ -215,11 +228,11 @@ _signatures: dict[Any, Signature] = {}
 def watch(places: Places) -> None:
     """Let the device look for a place outside; all watches of a tape make one result together."""
     global _watch
-    tape = state.tape
-    if tape.nested:  # what an operator is made of stays inside
+    if state.tape.nested:  # what an operator is made of stays inside
         return
+    value = value_of(_with_places_past_the_count(places))
+    tape = state.tape
     before = _watch if _watch is not None and _watch.value.tape is tape else None
-    value = value_of(places.tensor)
     number = number_on(tape, value)
     limits = (places.low, places.high, places.ignored)
     if before is not None and (number, limits) in before.seen:
@@ -229,7 +242,7 @@ def watch(places: Places) -> None:
     signature = _signatures.get(key)
     if signature is None:
         out = contiguous_face((2,), torch.int64)
-        face = contiguous_face(places.tensor.shape, places.tensor.dtype)
+        face = contiguous_face(value.face.shape, places.tensor.dtype)
         faces = (face, out) if before is not None else (face,)
         args = (Slot(0), Slot(1) if before is not None else None, which, *limits)
         signature = _signatures[key] = intern(OUTSIDE, args, {}, faces, (out,))
@@ -242,6 +255,13 @@ def watch(places: Places) -> None:
     before.value = found
     before.seen.add((number, limits))
     before.refusals.append(_told_later(places.refusal))
+
+
+def _with_places_past_the_count(places: Places) -> torch.Tensor:
+    """The tensor of places; one that is counted with its room, and an innocent place there."""
+    if not is_counted(buffer_of(places.tensor)):
+        return places.tensor
+    return with_rest(places.tensor, max(places.low, 0))
 
 
 def _told_later(refusal: Refusal) -> Refusal:

@@ -103,7 +103,11 @@ def roomy(tensor: torch.Tensor) -> Roomy | None:
         return None
     if tensor.dtype != buffer.face.dtype:
         return None
-    shape, strides, offset = tuple(tensor.shape), tuple(tensor.stride()), int(tensor.storage_offset())
+    shape, strides, offset = (
+        tuple(tensor.shape),
+        tuple(tensor.stride()),
+        int(tensor.storage_offset()),
+    )
     if shape == buffer.face.shape and strides == buffer.face.strides and not offset:
         return Roomy(buffer.padded, buffer.padded_face, buffer.dim, buffer.count)
     found = _rows(buffer, shape, strides, offset) or _permuted(buffer, shape, strides, offset)

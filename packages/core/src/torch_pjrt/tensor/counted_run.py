@@ -111,6 +111,12 @@ def filled(room: Roomy, value: float) -> torch.Tensor:
     return record.call(operators.fill_rest, args, {})
 
 
+def with_rest(tensor: torch.Tensor, value: float) -> torch.Tensor:
+    """A counted tensor's elements, and `value` past them, as an ordinary one; itself if it has no room."""
+    room = roomy(tensor)
+    return tensor if room is None else filled(room, value)
+
+
 def tensors_of(given: Given) -> Iterator[tuple[Key, torch.Tensor]]:
     for name, x in given.items():
         if is_pjrt(x):
