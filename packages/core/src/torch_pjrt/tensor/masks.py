@@ -13,6 +13,7 @@ import torch
 
 from torch_pjrt.tensor import record
 from torch_pjrt.tensor.counting import places_of
+from torch_pjrt.tensor.overlap import refuse_overlap
 
 aten = torch.ops.aten
 Indices = Sequence[torch.Tensor | None]
@@ -63,6 +64,8 @@ def _put(
         mask = mask.to(self.device).reshape(mask.shape + (1,) * (self.ndim - mask.ndim))
         filled = torch.where(mask, values.to(self).reshape(()), self)
         return self.copy_(filled) if op is aten.index_put_.default else filled
+    if op is aten.index_put_.default:
+        refuse_overlap(self, values)
     return record.call(op, (self, without_masks(self, indices), values, accumulate), {})
 
 

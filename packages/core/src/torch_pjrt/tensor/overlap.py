@@ -13,6 +13,11 @@ import torch
 from torch_pjrt.graph.face import Face, storage_extent
 from torch_pjrt.tensor.buffer import buffer_of, is_pjrt, look_of
 
+_SHARED = (
+    "unsupported operation: some elements of the input tensor and the written-to tensor refer to a single "
+    "memory location. Please clone() the tensor before performing the operation."
+)
+
 
 def refuse_internal_overlap(face: Face) -> None:
     """Raise for a write to a tensor, an expanded one, whose own elements share memory."""
@@ -32,11 +37,17 @@ def refuse_partial_overlap(targets: Iterable[Any], inputs: Iterable[Any]) -> Non
             continue
         for x in inputs:
             if x is not target and _overlap_partially(target, x):
-                raise RuntimeError(
-                    "unsupported operation: some elements of the input tensor and the written-to tensor "
-                    "refer to a single memory location. Please clone() the tensor before performing the "
-                    "operation."
-                )
+                raise RuntimeError(_SHARED)
+
+
+def refuse_overlap(target: torch.Tensor, x: torch.Tensor) -> None:
+    """Raise where an input shares some memory with a target, also as the same view of it."""
+    if is_pjrt(x) and buffer_of(target) is buffer_of(x):
+        a, b = look_of(target)[0], look_of(x)[0]
+        if a.numel and b.numel and a.dense and b.dense:
+            (start, end), (x_start, x_end) = span_of(target), span_of(x)
+            if start < x_end and x_start < end:
+                raise RuntimeError(_SHARED)
 
 
 Span = tuple[int, int]
