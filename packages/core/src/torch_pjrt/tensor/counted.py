@@ -24,6 +24,7 @@ from torch_pjrt.tensor.buffer import (
     CountedBuffer,
     buffer_of,
     create_empty_tensor,
+    look_of,
     wrap,
     wrap_buffer,
 )
@@ -58,16 +59,19 @@ class Roomy:
         return Roomy(value, resized(self.face, self.dim, room), self.dim, self.count)
 
 
-def counted(padded: torch.Tensor, dim: int, count: Count) -> torch.Tensor:
-    """The first `count.n` elements of an ordinary tensor along `dim`, as a counted tensor."""
-    old = buffer_of(padded)
-    value = value_of(padded)
-    face = (
-        old.face
-        if old.face.shape == padded.shape
-        else contiguous_face(value.face.shape, padded.dtype)
-    )
-    buffer = CountedBuffer(value, face, resized(face, dim, count.n), dim, count)
+def counted(
+    padded: torch.Tensor, dim: int, count: Count, *, strides: Sequence[int] | None = None
+) -> torch.Tensor:
+    """The first `count.n` elements of an ordinary tensor along `dim`, as a counted tensor.
+
+    It lies in memory as the tensor does, or as `strides` of the tensor's size say.
+    """
+    face = look_of(padded)[0]
+    if strides is not None:
+        face = face_of(face.shape, face.dtype, tuple(strides))
+    if not face.dense:
+        face = contiguous_face(face.shape, face.dtype)
+    buffer = CountedBuffer(value_of(padded), face, resized(face, dim, count.n), dim, count)
     if not buffer.face.plain:
         return wrap_buffer(buffer)
     tensor = create_empty_tensor(buffer.face.shape, buffer.face.dtype)
@@ -110,10 +114,10 @@ def roomy(tensor: torch.Tensor) -> Roomy | None:
     )
     if shape == buffer.face.shape and strides == buffer.face.strides and not offset:
         return Roomy(buffer.padded, buffer.padded_face, buffer.dim, buffer.count)
-    found = _rows(buffer, shape, strides, offset) or _permuted(buffer, shape, strides, offset)
+    found = _rows(buffer, shape, strides, offset) or _by_dims(buffer, shape, strides, offset)
     if found is None:
         return None
-    face, dim, count = found
+    face, offset, dim, count = found
     value = read_value(buffer.padded, buffer.padded_face, face, offset)
     return Roomy(value, face, dim, count)
 
@@ -130,7 +134,9 @@ def expanded(tensor: torch.Tensor, dim: int, count: Count) -> Roomy | None:
     return Roomy(value, face, dim, count)
 
 
-_Found = tuple[Face, int, Count]
+_Found = tuple[
+    Face, int, int, Count
+]  # a face and an offset in the padded storage, the dim, its count
 
 
 def _rows(
@@ -149,40 +155,43 @@ def _rows(
         if offset + sum((n - 1) * s for n, s in others if n) < stride:
             whole = count.times(row // stride)
             roomy_shape = _put(shape, dim, face.shape[buffer.dim] * (row // stride))
-            return face_of(roomy_shape, face.dtype, tuple(strides)), dim, whole
+            return face_of(roomy_shape, face.dtype, tuple(strides)), offset, dim, whole
     return None
 
 
-def _permuted(
+def _by_dims(
     buffer: CountedBuffer, shape: Sequence[int], strides: Sequence[int], offset: int
 ) -> _Found | None:
-    """The buffer's dims in another order, some of size 1 left out or put in."""
-    remaining = [d for d, n in enumerate(buffer.face.shape) if n != 1 or d == buffer.dim]
-    if offset or buffer.count.n < 2:
+    """Views each of whose dims goes along one dim of the buffer, the whole counted one among them."""
+    base, padded = buffer.face, buffer.padded_face
+    if buffer.count.n < 2 or not base.numel:
         return None
-    source: list[int | None] = []
-    for size, stride in zip(shape, strides, strict=True):
-        if size == 1:
-            source.append(None)
+    order = sorted((d for d, n in enumerate(base.shape) if n > 1), key=lambda d: -base.strides[d])
+    starts: dict[int, int] = {}
+    for d in order:
+        starts[d], offset = divmod(offset, base.strides[d])
+    if offset or starts.pop(buffer.dim):
+        return None
+    source: dict[int, int] = {}
+    steps = [0] * len(shape)
+    for dim, (size, stride) in enumerate(zip(shape, strides, strict=True)):
+        if size == 1 or not stride:
             continue
-        same = [
-            d
-            for d in remaining
-            if buffer.face.shape[d] == size and buffer.face.strides[d] == stride
-        ]
-        if not same:
+        along = next((d for d in order if d not in source and stride >= base.strides[d]), None)
+        if along is None or stride % base.strides[along]:
             return None
-        source.append(same[0])
-        remaining.remove(same[0])
-    if remaining:
+        source[along] = dim
+        steps[dim] = stride // base.strides[along]
+        if starts.get(along, 0) + (size - 1) * steps[dim] >= base.shape[along]:
+            return None
+    dim = source.get(buffer.dim)
+    if dim is None or steps[dim] != 1 or shape[dim] != buffer.count.n:
         return None
-    padded = buffer.padded_face
-    face = face_of(
-        tuple(1 if d is None else padded.shape[d] for d in source),
-        padded.dtype,
-        tuple(1 if d is None else padded.strides[d] for d in source),
-    )
-    return face, source.index(buffer.dim), buffer.count
+    room = _put(shape, dim, padded.shape[buffer.dim])
+    of_dim = {dim: d for d, dim in source.items()}
+    new = [padded.strides[of_dim[d]] * steps[d] if d in of_dim else 0 for d in range(len(shape))]
+    start = sum(first * padded.strides[d] for d, first in starts.items())
+    return face_of(room, padded.dtype, tuple(new)), start, dim, buffer.count
 
 
 def _put(shape: Sequence[int], dim: int, size: int) -> tuple[int, ...]:

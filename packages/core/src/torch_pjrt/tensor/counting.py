@@ -21,6 +21,7 @@ from torch_pjrt.tensor.buffer import buffer_of, is_pjrt, look_of, wrap
 from torch_pjrt.tensor.counted import Roomy, count_tensor, counted, read_count, roomy
 from torch_pjrt.tensor.counts import Count, is_counted, recent
 from torch_pjrt.tensor.transfer import download, host_view
+from torch_pjrt.tensor.trial import raise_as_on_cpu
 from torch_pjrt.tensor.view import true_look
 
 aten = torch.ops.aten
@@ -56,14 +57,18 @@ def _counted(value: Tensor, *, bound: int | None) -> Count:
 
 
 def _refuse(op: Any, *args: Any) -> None:
-    """Raise what the CPU kernel raises for tensors of these dtypes, and of sizes as equal as these."""
-    names: dict[int, int] = {0: 0}
+    """Raise what the CPU kernel raises for such tensors; tried on small ones, whose sizes are as equal."""
+    names = {0: 0, 1: 1}
 
     def small(t: Tensor) -> Tensor:
         shape = [names.setdefault(size, len(names)) for size in t.shape]
         return torch.zeros(shape, dtype=t.dtype, device="cpu")
 
-    op(*mapped(args, small))
+    try:
+        op(*mapped(args, small))
+    except Exception as error:
+        raise_as_on_cpu(op, args, {}, error)  # in its words there may be sizes
+        raise
 
 
 def _settled(x: Tensor) -> tuple[Tensor, Roomy | None]:
@@ -85,6 +90,11 @@ def _cut(x: Tensor) -> Tensor:
 
 
 def nonzero(self: Tensor) -> Tensor:
+    """Column after column in memory, as on CPU."""
+    return _nonzero(self, by_columns=True)
+
+
+def _nonzero(self: Tensor, *, by_columns: bool = False) -> Tensor:
     x, room = _settled(self)
     if not x.ndim:
         return aten.empty.memory_format(
@@ -95,7 +105,7 @@ def nonzero(self: Tensor) -> Tensor:
         return torch.empty((0, x.ndim), dtype=torch.int64, device=x.device)
     count = _counted(_recorded(aten.count_nonzero.default, x), bound=bound)
     places = _recorded(aten.nonzero_static.default, x, size=count.room, fill_value=0)
-    return counted(places, 0, count)
+    return counted(places, 0, count, strides=(1, count.room) if by_columns else None)
 
 
 # A mask is often used several times, and again by the backward pass.
@@ -109,11 +119,11 @@ def places_of(mask: Tensor) -> list[Tensor]:
     buffer = buffer_of(mask)
     value = buffer.padded if is_counted(buffer) else buffer.value
     if value is None:
-        return list(nonzero(mask).unbind(1))
+        return list(_nonzero(mask).unbind(1))
     known = _places.setdefault(value, {})
     look = look_of(mask)
     if look not in known:
-        known[look] = nonzero(mask)
+        known[look] = _nonzero(mask)
     return list(known[look].unbind(1))
 
 
@@ -164,7 +174,7 @@ def _unique(op: Any, x: Tensor, dim: int | None, consecutive: bool, args: tuple[
     place = 0
     if dim is not None:
         place = dim % x.ndim
-        values = values.movedim(0, place).contiguous()
+        values = values.movedim(0, place)
     if dim is None:
         inverse = inverse.view(whole.shape)
     if room is not None:
@@ -232,9 +242,9 @@ def repeat_interleave(repeats: Tensor, *, output_size: int | None = None) -> Ten
 
 
 def bincount(self: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
-    _refuse(aten.bincount.default, self, weights, minlength)
+    _refuse(aten.bincount.default, self, None, minlength)
     if not self.numel():
-        return aten.bincount.default(download(self), None, minlength).to(self.device)
+        return aten.bincount.default(*mapped((self, weights, minlength), download)).to(self.device)
     x, _ = _settled(self)
     least = _recorded(aten.amin.default, x)
     last = _recorded(aten._to_copy.default, _recorded(aten.amax.default, x), dtype=torch.int64)
@@ -242,6 +252,7 @@ def bincount(self: Tensor, weights: Tensor | None = None, minlength: int = 0) ->
     count = _counted(length, bound=None)
     if host_view(least) < 0:
         raise RuntimeError("bincount only supports 1-d non-negative integral inputs.")
+    _refuse(aten.bincount.default, self, weights, minlength)
     dtype = torch.int64
     if weights is not None:
         dtype = torch.float32 if weights.dtype == torch.float32 else torch.float64

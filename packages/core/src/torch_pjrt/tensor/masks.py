@@ -56,12 +56,16 @@ def _put(
     mask = indices[0] if len(indices) == 1 else None
     if (
         isinstance(mask, torch.Tensor)
-        and mask.dtype == torch.bool
+        and mask.dtype in _MASKS
         and values.numel() == 1
         and not accumulate
         and self.shape[: mask.ndim] == mask.shape
     ):
         mask = mask.to(self.device).reshape(mask.shape + (1,) * (self.ndim - mask.ndim))
+        if mask.dtype == torch.uint8:
+            raise RuntimeError(
+                "masked_fill_ only supports boolean masks, but got mask with dtype unsigned char"
+            )
         filled = torch.where(mask, values.to(self).reshape(()), self)
         return self.copy_(filled) if op is aten.index_put_.default else filled
     if op is aten.index_put_.default:
