@@ -35,7 +35,7 @@ def results_of_rule(lowering: Lowering, call: Call) -> Any:
         results = jax.eval_shape(run, key, *shapes)
     if not isinstance(results, (list, tuple)):
         return _meta(results)
-    return tuple(None if r is None else _meta(r) for r in results)
+    return tuple(r if r is None or isinstance(r, int) else _meta(r) for r in results)
 
 
 def _meta(result: jax.ShapeDtypeStruct) -> torch.Tensor:

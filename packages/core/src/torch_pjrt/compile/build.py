@@ -118,7 +118,7 @@ def _call(node: Node, lowering: Lowering, args: list[Any], kwargs: dict[str, Any
         ) from error
     if node.signature.returns == "tensor":
         results = (results,)
-    present = [r for r in results if r is not None]
+    present = [r for r in results if r is not None and not isinstance(r, int)]
     if len(present) != len(node.signature.outs):
         raise WrongLowering(
             f"The rule of `{node.op}` ({lowering.where}) returned {len(present)} results.",

@@ -67,7 +67,9 @@ class Signature:
     random: bool
     returns: str
     expansion: Graph | None = None
-    dropped: tuple[bool, ...] = ()  # results that PyTorch returns as None
+    dropped: tuple[
+        bool | int, ...
+    ] = ()  # for each result: False, True if it is None, or the number it is
     _plain: bool = field(init=False)
 
     def __post_init__(self) -> None:
@@ -96,7 +98,7 @@ def intern(
     *,
     random: bool = False,
     returns: str = "tensor",
-    dropped: tuple[bool, ...] = (),
+    dropped: tuple[bool | int, ...] = (),
     expand: Callable[[Signature], Graph] | None = None,
 ) -> Signature:
     """The one signature of this pattern. `expand` is asked once, for a pattern that is new."""

@@ -7,7 +7,7 @@ table; else PyTorch's decomposition, recorded on a scratch tape; else the CPU.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -288,20 +288,22 @@ def _on_meta_device(kwargs: dict[str, Any]) -> dict[str, Any]:
     return {k: torch.device("meta") if k == "device" else v for k, v in kwargs.items()}
 
 
-def _faces(results: Any) -> tuple[tuple[Face, ...], tuple[bool, ...]]:
-    """What the results look like, lists flattened; and which of a tuple's results are None."""
+def _faces(results: Any) -> tuple[tuple[Face, ...], tuple[bool | int, ...]]:
+    """What the results look like, lists flattened; and which of a tuple's results are None or a number."""
     flat: list[Any] = []
     for r in results if isinstance(results, (list, tuple)) else [results]:
         flat += r if isinstance(r, (list, tuple)) else [r]
     faces = []
     for r in flat:
-        if r is None:
+        if r is None or isinstance(r, int):
             continue
         _refuse_dtype_that_xla_lacks(r.dtype)
         refuse_layout(r.layout)
         face = face_of(r.shape, r.dtype, r.stride())
         faces.append(face if face.dense else contiguous_face(r.shape, r.dtype))
-    return tuple(faces), tuple(r is None for r in flat) if None in flat else ()
+    if len(faces) == len(flat):
+        return tuple(faces), ()
+    return tuple(faces), tuple(r if isinstance(r, int) else r is None for r in flat)
 
 
 def _refuse_dtype_that_xla_lacks(dtype: torch.dtype) -> None:
@@ -321,7 +323,13 @@ def _wrapped(
     if not signature.dropped:
         return tensors
     remaining = iter(tensors)
-    return [None if gone else next(remaining) for gone in signature.dropped]
+    return [_instead_of_tensor(gone, remaining) for gone in signature.dropped]
+
+
+def _instead_of_tensor(gone: bool | int, remaining: Iterator[Any]) -> Any:
+    if gone is False:
+        return next(remaining)
+    return None if gone is True else gone
 
 
 def _sequence(plan: Plan, tensors: list[Any]) -> Any:

@@ -95,6 +95,8 @@ def register_all() -> None:
     for op, kernel in special.items():
         if op._schema.name + _dotted(op) not in already:
             library.impl(op, checked(op, kernel), _KEY)
+    for op, kernel in attention.ABOVE_AUTOGRAD.items():
+        library.impl(op, kernel, f"Autograd{_KEY}")
     for op in recordable(table):
         if op not in special:
             library.impl(op, checked(op, _lazily(kernel_of, op)), _KEY)

@@ -40,6 +40,7 @@ _KINDS = {
     "Optional[List[float]]": Kind.NUMBERS,
 }
 _INT64 = 4  # schemas hold dtypes as numbers; this is the only one that occurs as a default
+_RETURNED = frozenset(("Tensor", "List[Tensor]", "int"))
 _DROPPED = frozenset(
     ("layout", "device", "pin_memory", "memory_format", "non_blocking", "generator")
 )
@@ -111,7 +112,7 @@ def plan_of(op: Any) -> Plan:
         kind = "other"
     elif not schema.returns:
         kind = "nothing"
-    elif not all(r in ("Tensor", "List[Tensor]") for r in returns):
+    elif "Tensor" not in "".join(returns) or not all(r in _RETURNED for r in returns):
         kind = "other"
     elif returns == ["List[Tensor]"]:
         kind = "list"
