@@ -130,6 +130,8 @@ def resize_(
     self: torch.Tensor, size: Sequence[int], *, memory_format: torch.memory_format | None = None
 ) -> torch.Tensor:
     """More elements than the storage holds make it grow; what is new is zero."""
+    if memory_format is None and tuple(size) == self.shape:
+        return self  # strides and all
     strides = contiguous_strides(tuple(size))
     if memory_format not in (None, torch.contiguous_format, torch.preserve_format):
         like = torch.empty(size, device="meta", memory_format=memory_format)

@@ -57,6 +57,11 @@ _WRITES_ONE_VALUE = frozenset(
     )
 )
 
+# The dtype of `out` is the dtype that they compute in.
+_COMPUTE_IN_DTYPE_OF_OUT = frozenset(
+    (torch.ops.aten.cumsum.out, torch.ops.aten.cumprod.out),
+)
+
 # Their meta functions give shapes or dtypes that no kernel does, on CPU or elsewhere; the rules are right.
 _META_IS_WRONG = frozenset(
     (
@@ -75,6 +80,8 @@ def call(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     plan = plan_of(op)
     if plan.functional is None or plan.returns == "other" or kwargs.get("generator") is not None:
         return run_on_cpu(op, args, kwargs)
+    if op in _COMPUTE_IN_DTYPE_OF_OUT and kwargs.get("dtype") is None:
+        kwargs = {**kwargs, "dtype": kwargs["out"].dtype}
     bound = Call(plan, args, kwargs, static_names(plan.functional))
     if COUNTED in bound.faces:
         return call_with_counts(op, plan, args, kwargs)
@@ -248,6 +255,8 @@ def write(target: torch.Tensor, value: Value, face: Face) -> None:
     """Write a value that looks like `face` into a tensor: resized as `out=` is, cast to its dtype."""
     if target.shape != face.shape:
         target.resize_(face.shape)  # an `out=`; PyTorch's meta function has warned where it should
+        if not face.contiguous:
+            target.as_strided_(face.shape, face.strides)
     if target.dtype != face.dtype:
         value = cast(value, face, target.dtype)
     store(target, value)
