@@ -163,3 +163,14 @@ def test_second_derivative_is_that_of_the_cpu() -> None:
         results.append([g.cpu() for g in torch.autograd.grad((gradient**2).sum(), (q, k, v))])
 
     torch.testing.assert_close(results[1], results[0])
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")  # on CPU
+def test_gradient_of_each_sample_is_that_of_the_cpu() -> None:
+    def loss(x: torch.Tensor) -> torch.Tensor:
+        return (F.scaled_dot_product_attention(x, x, x) ** 2).sum()
+
+    x = normal(3, BATCH, HEADS, QUERIES, WIDTH, dtype=torch.float64).detach()
+    each = torch.func.vmap(torch.func.grad(loss))
+
+    torch.testing.assert_close(each(x.to(DEVICE)).cpu(), each(x))

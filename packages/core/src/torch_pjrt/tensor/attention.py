@@ -25,6 +25,11 @@ def _has_rule() -> bool:
     return torch._C._get_overrideable_sdp_enabled() and _ONE_OPERATOR in client().lowerings
 
 
+def _is_batched() -> bool:
+    """Within `torch.vmap`: it knows no batching rule for the one operator, but for simpler ones."""
+    return torch._C._functorch.peek_interpreter_stack() is not None
+
+
 def _fits(
     query: torch.Tensor,
     key: torch.Tensor,
@@ -66,7 +71,8 @@ def scaled_dot_product_attention(
     enable_gqa: bool = False,
 ) -> torch.Tensor:
     """One operator where its rule takes the call and nobody has forbidden it (`sdpa_kernel`)."""
-    if not (_has_rule() and _fits(query, key, value, attn_mask, is_causal, enable_gqa)):
+    fits = _has_rule() and _fits(query, key, value, attn_mask, is_causal, enable_gqa)
+    if not fits or _is_batched():
         return aten.scaled_dot_product_attention.default.decompose(
             query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
         )
