@@ -27,7 +27,7 @@ from torch_pjrt.tensor.counted_run import (
     rooms_of,
     tensors_of,
 )
-from torch_pjrt.tensor.counts import Count, recent
+from torch_pjrt.tensor.counts import Count
 from torch_pjrt.tensor.padding import Padding
 
 aten = torch.ops.aten
@@ -158,20 +158,19 @@ def _masked_scatter(op: Any, given: Given) -> Any:
 
 
 def _new(value: float | None) -> Way:
-    """A tensor of one number; `self` gives no more than its dtype."""
+    """A tensor of one number. In backward it is of the size of an input: counted as the gradient may be."""
 
     def way(op: Any, given: Given) -> Any:
         dtype = given.get("dtype") or given["self"].dtype
         number = given["fill_value"] if value is None else value
         size = list(given["size"])
-        in_backward = torch._C._current_graph_task_id() != -1
-        dim = next((d for d, n in enumerate(size) if n in recent.by_size), None)
-        if dim is None or not in_backward:
+        room = roomy(given["self"])
+        is_like = room is not None and size[room.dim : room.dim + 1] == [room.count.n] != [1]
+        if room is None or not is_like or torch._C._current_graph_task_id() == -1:
             return record.call(aten.full.default, (size, number), {"dtype": dtype})
-        count = recent.by_size[size[dim]]
-        size[dim] = count.room
+        size[room.dim] = room.face.shape[room.dim]
         padded = record.call(aten.full.default, (size, number), {"dtype": dtype})
-        return counted(padded, dim, count)
+        return counted(padded, room.dim, room.count)
 
     return way
 
