@@ -95,6 +95,8 @@ def _slope(difference: Array, distance: Array, p: float) -> Array:
 @table.lowers(aten._cdist_backward.default, static=("p",))
 def cdist_backward(grad: Array, x1: Array, x2: Array, p: float, cdist: Array) -> Array:
     """The gradient of the first argument."""
+    if not cdist.size:
+        return lax.full_like(x1, 0)  # as it is: without elements, batch dims are not broadcast
     slope = _slope(_differences(x1, x2), cdist, p)
     return jnp.sum(jnp.expand_dims(grad, -1) * slope, -2)
 

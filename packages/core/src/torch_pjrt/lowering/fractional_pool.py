@@ -38,7 +38,7 @@ def _places(sample: Array, size: int, kernel: int, count: int) -> Array:
     last = jnp.full((sample.shape[0], 1), size - kernel, np.int64)
     starts = jnp.concatenate([starts, last], 1)
     within = jnp.arange(kernel, dtype=np.int64)
-    return (starts[:, :, None] + within).reshape(sample.shape[0], -1)
+    return (starts[:, :, None] + within).reshape(sample.shape[0], count * kernel)
 
 
 def _pooled(
@@ -47,8 +47,8 @@ def _pooled(
     """Maxima and their indices. `samples` has a column for each spatial dim."""
     n = len(kernel)
     sizes = x.shape[-n:]
-    planes = x.reshape(-1, *sizes)
-    samples = samples.reshape(-1, n)
+    planes = x.reshape(math.prod(x.shape[:-n]), *sizes)
+    samples = samples.reshape(len(planes), n)
     index = jnp.zeros((len(planes), *[1] * n), np.int64)
     for dim in range(n):
         places = _places(samples[:, dim], sizes[dim], kernel[dim], counts[dim])

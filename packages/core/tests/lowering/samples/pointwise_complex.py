@@ -22,6 +22,7 @@ SAMPLES: list[Sample] = [
     *(sample(aten.angle.default, x) for x in (Z, RE, RE.bfloat16(), torch.tensor([-1, 0, 1]))),
     sample(aten.angle.default, torch.tensor([True, False])),
     *(sample(aten._conj_physical.default, x) for x in (Z, Z.to(torch.complex128))),
+    *(sample(aten.conj_physical.default, x) for x in (Z, RE)),
     sample(aten._conj_copy.default, Z),
     sample(aten._neg_view_copy.default, RE),
     sample(aten.view_as_real_copy.default, Z),

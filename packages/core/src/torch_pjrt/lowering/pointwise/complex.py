@@ -40,7 +40,7 @@ def angle(x: Array) -> Array:
     return select(isnan(x), x, select(lax.lt(x, zero), constant(math.pi, x), zero))
 
 
-@table.lowers(aten._conj_physical.default, aten._conj_copy.default)
+@table.lowers(aten._conj_physical.default, aten._conj_copy.default, aten.conj_physical.default)
 def conj_physical(x: Array) -> Array:
     return lax.conj(x) if x.dtype.kind == "c" else x
 

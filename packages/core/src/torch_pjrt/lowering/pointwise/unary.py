@@ -141,29 +141,29 @@ EXACT_TOO = [
 ]  # fmt: skip
 
 ONE_INSTRUCTION = [
-    (aten.acos.default,      lax.acos),
-    (aten.acosh.default,     lax.acosh),
-    (aten.asin.default,      lax.asin),
-    (aten.asinh.default,     lax.asinh),
     (aten.atan.default,      lax.atan),
-    (aten.atanh.default,     lax.atanh),
     (aten.cos.default,       lax.cos),
-    (aten.cosh.default,      lax.cosh),
     (aten.exp.default,       lax.exp),
-    (aten.expm1.default,     lax.expm1),
     (aten.log.default,       lax.log),
-    (aten.log1p.default,     lax.log1p),
     (aten.reciprocal.default, _reciprocal),
     (aten.rsqrt.default,     lax.rsqrt),
     (aten.sigmoid.default,   lax.logistic),
     (aten.sin.default,       lax.sin),
-    (aten.sinh.default,      lax.sinh),
     (aten.sqrt.default,      lax.sqrt),
     (aten.tan.default,       lax.tan),
     (aten.tanh.default,      lax.tanh),
 ]  # fmt: skip
 
 SEVERAL_INSTRUCTIONS = [
+    (aten.expm1.default,     lax.expm1),
+    (aten.log1p.default,     lax.log1p),
+    (aten.acos.default,      lax.acos),
+    (aten.acosh.default,     lax.acosh),
+    (aten.asin.default,      lax.asin),
+    (aten.asinh.default,     lax.asinh),
+    (aten.atanh.default,     lax.atanh),
+    (aten.cosh.default,      lax.cosh),
+    (aten.sinh.default,      lax.sinh),
     (aten.deg2rad.default,   _times(math.pi / 180)),
     (aten.exp2.default,      _exp2),
     (aten.frac.default,      lambda x: lax.sub(x, trunc(x))),
