@@ -234,8 +234,9 @@ CHAINS: dict[str, Callable[[Tensor], Any]] = {
     "norm": lambda y: (y.norm(), y.norm(dim=0), torch.linalg.vector_norm(y, torch.inf, 0)),
     "softmax": lambda y: (y.softmax(0), y.softmax(1), y.log_softmax(0)),
     "scan": lambda y: (y.cumsum(0), y.cumsum(1), y.cummax(0), y.cumprod(0)),
-    "sort": lambda y: (y.sort(0), y.sort(0, descending=True), y.sort(1), y.argsort(0, stable=True)),
-    "topk": lambda y: (y.topk(2, 0), y.topk(2, 1, largest=False), y[:, 0].topk(9)),
+    "sort": lambda y: (y.sort(0), y.sort(0, descending=True), y.sort(1), y.argsort(dim=0, stable=True)),
+    "topk": lambda y: (y.topk(2, 0), y.topk(2, 1, largest=False)),
+    "topk of too few": lambda y: y[:, 0].topk(9),
     "product of matrices": lambda y: (y @ y.t() @ y, y.t() @ y, y @ y[:2].t(), y.t() @ y[:, 0]),
     "bmm": lambda y: (y[:, None] @ y[:, :, None], y[None].expand(2, -1, -1) @ y.t()[None].expand(2, -1, -1)),
     "transposed": lambda y: (y.t() * 2, y.t().contiguous(), y.t().sum(0)),
@@ -327,6 +328,14 @@ LOOPS: dict[str, tuple[Callable[[int], tuple[Tensor, ...]], Compute]] = {
     "mask, read": (
         lambda n: (values, mask_with(n)),
         lambda t, m: t[m] * 2 + 1,
+    ),
+    "two masks, joined": (
+        lambda n: (values.view(50, 2), mask_with(n // 2, 50), mask_with(49 - n // 3, 50)),
+        lambda t, m, k: (
+            torch.cat([t[m], t[k], t[:3]]).cumsum(0)[:3],
+            torch.stack([t[m], t[m] * 2], 1).mean((0, 1)),
+            F.pad(t[m], (1, 0)).view(-1).amax() if m.any() else t[0],
+        ),
     ),
     "written by a mask": (
         lambda n: (values, mask_with(n)),

@@ -28,7 +28,7 @@ from torch_pjrt.tensor.buffer import (
     wrap,
     wrap_buffer,
 )
-from torch_pjrt.tensor.counts import Count, is_counted
+from torch_pjrt.tensor.counts import Count, is_counted, recent
 from torch_pjrt.tensor.transfer import host_array
 from torch_pjrt.tensor.view import content, read_value, value_of
 
@@ -154,6 +154,8 @@ def _rows(
         others = zip(_without(shape, dim), _without(strides, dim), strict=True)
         if offset + sum((n - 1) * s for n, s in others if n) < stride:
             whole = count.times(row // stride)
+            if whole is not count:
+                recent.add(whole)
             roomy_shape = _put(shape, dim, face.shape[buffer.dim] * (row // stride))
             return face_of(roomy_shape, face.dtype, tuple(strides)), offset, dim, whole
     return None

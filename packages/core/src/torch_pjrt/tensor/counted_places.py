@@ -27,8 +27,9 @@ from torch_pjrt.tensor.counted_run import (
     rooms_of,
     tensors_of,
 )
-from torch_pjrt.tensor.counts import Count
+from torch_pjrt.tensor.counts import Count, recent
 from torch_pjrt.tensor.padding import Padding
+from torch_pjrt.tensor.view import value_of
 
 aten = torch.ops.aten
 _SELF: Key = ("self", None)
@@ -149,6 +150,51 @@ def _recorded(op: Any, *args: Any) -> Any:
     return record.call(op, args, {})
 
 
+def _cat(op: Any, given: Given) -> Any:
+    """Joined along the counted dim, each part is moved to where the true elements of those before it end."""
+    tensors = list(given["tensors"])
+    dim = given["dim"] % max(tensors[0].ndim, 1)
+    rooms = rooms_of(given, aligned=False)
+    if not rooms:
+        raise Unsuited
+    if all(room.dim != dim for room in rooms.values()):
+        return padded_call(op, given, Padding())
+    if any(room.dim != dim for room in rooms.values()):
+        raise Unsuited
+    given = {**given, "tensors": [t for t in tensors if t.shape != (0,)]}
+    rooms = rooms_of(given, aligned=False)
+    parts = [
+        rooms[key].tensor() if (key := ("tensors", i)) in rooms else t
+        for i, t in enumerate(given["tensors"])
+    ]
+    padded = {**given, "tensors": parts}
+    if [dim] != list(result_dims(op, padded, dict(list(rooms.items())[:1]))):
+        raise Unsuited
+    result = record_on(op, padded)
+    end: Any = 0
+    for i, part in enumerate(parts):
+        size = part.shape[dim]
+        if i and not isinstance(end, int):
+            places = record.call(aten.arange.default, (size,), {"dtype": torch.int64})
+            places = _recorded(aten.add.Tensor, places, end)
+            same = record.call(aten._to_copy.default, (part,), {"dtype": result.dtype})
+            result = _recorded(aten.index_copy.default, result, dim, places, same)
+        room = rooms.get(("tensors", i))
+        n: Any = size
+        if room is not None:
+            n = _recorded(aten.mul.Scalar, count_tensor(room.count), room.count.scale)
+        end = end + n if isinstance(end, int) and isinstance(n, int) else _sum(end, n)
+    total = sum(t.shape[dim] for t in given["tensors"])
+    count = Count(total, value_of(end), result.shape[dim])
+    recent.add(count)
+    return counted(result, dim, count)
+
+
+def _sum(a: Any, b: Any) -> torch.Tensor:
+    """Of two numbers, one of which at least is a tensor."""
+    return _recorded(aten.add.Tensor, *((a, b) if isinstance(a, torch.Tensor) else (b, a)))
+
+
 def _masked_scatter(op: Any, given: Given) -> Any:
     """Only as many elements of the source are taken as the mask has true ones: the room is not seen."""
     room = roomy(given["source"])
@@ -176,6 +222,7 @@ def _new(value: float | None) -> Way:
 
 
 WAYS: dict[Any, Way] = {
+    aten.cat.default: _cat,
     aten.gather.default: _reading(_by_dim),
     aten.index.Tensor: _reading(_by_order, negative=True),
     aten._unsafe_index.Tensor: _reading(_by_order, negative=True),

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 # What a tensor with a count looks like to a kernel: like nothing that has a signature.
 COUNTED = Face((), torch.uint8, ())
 
-_REMEMBERED = 8  # about as many as one step of a program meets
+_REMEMBERED = 16  # about as many as one step of a program meets
 
 
 class Count:

@@ -100,9 +100,10 @@ def _topk_of_enough(given: Given, dims: Dims) -> bool:
     return given["k"] <= given["self"].shape[_dim(given)] if given["self"].ndim else False
 
 
-def _cat_across(given: Given, dims: Dims) -> bool:
-    tensors = given["tensors"]
-    return given.get("dim", 0) % max(tensors[0].ndim, 1) not in dims.values()
+def _not_padded(given: Given, dims: Dims) -> bool:
+    pad = given["pad"]
+    from_end = given["self"].ndim - 1 - dims["self"]
+    return not any(pad[2 * from_end : 2 * from_end + 2])
 
 
 ROWS = Padding()
@@ -163,7 +164,7 @@ TABLE: dict[Any, Padding] = {
         ROWS,
     ),
     # Each row for itself, where the counted dim is not the one that is worked along.
-    aten.cat.default: Padding(suits=_cat_across),
+    aten.constant_pad_nd.default: Padding(suits=_not_padded),
     aten.convolution.default: Padding(suits=_of_batch),
     aten.convolution_backward.default: Padding({"grad_output": 0, "input": 0}, suits=_of_batch),
     aten.flip.default: Padding(
@@ -178,6 +179,7 @@ TABLE: dict[Any, Padding] = {
     ),
     aten._fused_rms_norm.default: ROWS,
     aten._fused_rms_norm_backward.default: Padding({"grad_out": 0, "input": 0, "rstd": 0}),
+    aten.stack.default: Padding(),
     aten._softmax.default: _SOFTMAX,
     aten._log_softmax.default: _SOFTMAX,
     aten._softmax_backward_data.default: _SOFTMAX_BACKWARD,
