@@ -81,10 +81,10 @@ def _is_as_exact(ours: torch.Tensor, cpu: torch.Tensor, exact: Any) -> bool:
         return False
     rtol, atol = default_tolerances(ours.dtype)
     wide = torch.complex128 if ours.is_complex() else torch.float64
-    reference = _plain(exact).to(ours.dtype).to(wide)
-    a, b = _plain(ours).to(wide), _plain(cpu).to(wide)
-    unclear = ~torch.isfinite(reference)
-    if not torch.allclose(a[unclear], reference[unclear], equal_nan=True):
+    rounded = _plain(exact).to(ours.dtype).to(wide)
+    a, b, reference = _plain(ours).to(wide), _plain(cpu).to(wide), _plain(exact).to(wide)
+    unclear = ~torch.isfinite(rounded)
+    if not torch.allclose(a[unclear], rounded[unclear], equal_nan=True):
         return False
     a, b, reference = a[~unclear], b[~unclear], reference[~unclear]
     if not a.isfinite().all():
