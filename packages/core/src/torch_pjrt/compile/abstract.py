@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import jax
 import torch
 
 from torch_pjrt import dtypes
+from torch_pjrt.graph.face import Face
 from torch_pjrt.graph.signature import NumberSlot, Slot, filled
 from torch_pjrt.lowering.table import Lowering
 
@@ -15,7 +18,17 @@ if TYPE_CHECKING:
     from torch_pjrt.tensor.bind import Call
 
 
-def results_of_rule(lowering: Lowering, call: Call) -> Any:
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """What a rule is asked with where there is no call: faces, and arguments with slots for tensors."""
+
+    faces: Sequence[Face]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    numbers: Sequence[int | float] = ()
+
+
+def results_of_rule(lowering: Lowering, call: Call | Pattern) -> Any:
     """Meta tensors like the results of the rule on this call; None where the rule gives None."""
     shapes = [jax.ShapeDtypeStruct(tuple(f.shape), dtypes.to_jax(f.dtype)) for f in call.faces]
 

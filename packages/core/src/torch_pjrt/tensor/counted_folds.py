@@ -77,6 +77,10 @@ def _moments(given: Given) -> tuple[torch.Tensor, torch.Tensor]:
     number = _number(x, dims, room.count)
     center = _recorded(aten.div.Tensor, _recorded(aten.sum.dim_IntList, wide, dims, True), number)
     distance = _recorded(aten.sub.Tensor, wide, center)
+    # Of one element the mean is that element, but XLA's products may be rounded differently there.
+    single = _recorded(aten.eq.Scalar, number, 1)
+    nothing = _recorded(aten.mul.Scalar, distance, 0)
+    distance = _recorded(aten.where.self, single, nothing, distance)
     square = _recorded(aten.mul.Tensor, distance, distance)
     total = _recorded(aten.sum.dim_IntList, square, dims, keepdim)
     number = _recorded(aten.sub.Scalar, number, 1 if correction is None else correction)

@@ -12,8 +12,12 @@ from typing import Any
 import torch
 
 from torch_pjrt import operators
+from torch_pjrt.compile.abstract import Pattern, results_of_rule
+from torch_pjrt.errors import TorchPjrtError
 from torch_pjrt.graph.face import Face, contiguous_face
-from torch_pjrt.graph.signature import hashable
+from torch_pjrt.graph.signature import Slot, hashable
+from torch_pjrt.lowering.table import Lowering
+from torch_pjrt.run.client import client
 from torch_pjrt.tensor import record
 from torch_pjrt.tensor.buffer import buffer_of, is_pjrt
 from torch_pjrt.tensor.counted import (
@@ -26,7 +30,7 @@ from torch_pjrt.tensor.counted import (
 )
 from torch_pjrt.tensor.counts import Count, is_counted, recent
 from torch_pjrt.tensor.padding import Padding, is_pointwise
-from torch_pjrt.tensor.schema import plan_of
+from torch_pjrt.tensor.schema import Kind, plan_of
 
 Given = dict[str, Any]  # the arguments of a functional overload, by name
 Key = tuple[str, int | None]  # an argument's name, and the place in it if it is a list
@@ -101,7 +105,12 @@ def record_on(op: Any, given: Given) -> Any:
     positional = tuple(given[a.name] for a in arguments if not a.keyword_only)
     named = {a.name: given[a.name] for a in arguments if a.keyword_only}
     with as_ordinary():
-        return record.call(op, positional, named)
+        try:
+            return record.call(op, positional, named)
+        except TorchPjrtError:
+            raise
+        except (IndexError, RuntimeError, TypeError, ValueError) as error:
+            raise Unsuited from error  # PyTorch's words are about true sizes
 
 
 def filled(room: Roomy, value: float) -> torch.Tensor:
@@ -196,7 +205,9 @@ def result_dims(op: Any, given: Given, rooms: dict[Key, Roomy]) -> tuple[int | N
         for key, t in tensors_of(given)
     )
     rest = tuple(
-        (name, hashable(_without_tensors(x))) for name, x in given.items() if not is_pjrt(x)
+        x.__class__ if a.kind is Kind.NUMBER else hashable(_without_tensors(x))
+        for a in plan_of(op).arguments
+        if not is_pjrt(x := given[a.name])
     )
     key = (op, looks, rest, torch.get_default_dtype())
     if key not in _where:
@@ -248,10 +259,35 @@ def _shapes(
     named = {a.name: replaced_[a.name] for a in arguments if a.keyword_only}
     if named.get("device") is not None:
         named["device"] = torch.device("meta")
-    results = op(*positional, **named)
+    shapes = _shapes_of(op(*positional, **named))
+    lowering = client().lowerings.get(op)
+    if by and lowering is not None and _shapes_of(_by_rule(op, lowering, replaced_)) != shapes:
+        raise Unsuited
+    return shapes
+
+
+def _shapes_of(results: Any) -> list[tuple[int, ...] | None]:
     if isinstance(results, torch.Tensor):
         results = [results]
     return [None if r is None else tuple(r.shape) for r in results]
+
+
+def _by_rule(op: Any, lowering: Lowering, given: Given) -> Any:
+    """What the rule makes of meta tensors: it looks at shapes that meta functions take on trust."""
+    faces: list[Face] = []
+
+    def slotted(x: Any) -> Any:
+        if isinstance(x, (list, tuple)):
+            return tuple(slotted(i) for i in x)
+        if not isinstance(x, torch.Tensor):
+            return x
+        faces.append(contiguous_face(tuple(x.shape), x.dtype))
+        return Slot(len(faces) - 1)
+
+    arguments = [a for a in plan_of(op).arguments if a.kind is not Kind.DROPPED]
+    args = tuple([slotted(given[a.name]) for a in arguments if not a.keyword_only])
+    kwargs = {a.name: slotted(given[a.name]) for a in arguments if a.keyword_only}
+    return results_of_rule(lowering, Pattern(faces, args, kwargs))
 
 
 def _dense(room: Roomy) -> Face:
