@@ -28,7 +28,9 @@ class Copier:
 
     def _tensor(self, source: torch.Tensor) -> torch.Tensor:
         x = source.detach()
-        if source.layout is not torch.strided or x.device.type != "cpu":
+        if x.device.type != "cpu":
+            return source  # of another device on purpose
+        if source.layout is not torch.strided:
             copy = x.clone() if self.device == "cpu" else x.to(self.device)
         else:
             copy = self._flat(x).as_strided(x.shape, x.stride(), x.storage_offset())

@@ -28,8 +28,13 @@ class Place:
         """Copies of a sample's arguments here: positional and by name."""
         tree = ((sample.input, *sample.args), sample.kwargs)
         args, kwargs = Copier(self.device)(in_double(tree) if self.double else tree)
+        if sample.name in _SECOND_STAYS_ON_CPU:
+            args = (args[0], *sample.args)
         return args, on_device_named(kwargs, self.device)
 
+
+# PyTorch wants these operators' second argument on the CPU, wherever the first is.
+_SECOND_STAYS_ON_CPU = ("tensor_split",)
 
 CPU, DOUBLE, META = Place("cpu"), Place("cpu", double=True), Place("meta")
 
@@ -54,6 +59,7 @@ def runs_of(case: cases.Case) -> Iterator[Run]:
     dtype = cases.DTYPES[case.dtype]
     samples = info.sample_inputs("cpu", dtype, requires_grad=wants_gradient)
     for i, sample in enumerate(samples):
+        sample.name = info.name
         for suffix, at in _KINDS[case.kind](info, sample, i):
             yield Run(f"sample {i}{suffix}", at)
 
