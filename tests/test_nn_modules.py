@@ -22,8 +22,8 @@ with warnings.catch_warnings():
 
 # How many of its inputs a module is given, taken evenly from all; those with the largest programs fewer.
 EVERYTHING = os.environ.get("TORCH_PJRT_TEST_ALL_INPUTS") == "1"
-MOST = 10
-MOST_OF_LARGE = 4
+MOST = 8
+MOST_OF_LARGE = 3
 MOST_IN_BFLOAT16 = 2
 LARGE = frozenset(
     (
