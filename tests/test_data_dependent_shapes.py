@@ -440,3 +440,18 @@ def test_training_on_a_hundred_masks_compiles_a_handful_of_programs(
         after.append(compiled())
 
     assert after[-1] <= 2 * HANDFUL, after
+
+
+def test_large_tensors_have_a_few_sizes_of_room(compiled: Count) -> None:
+    t = torch.randn(20_000, generator=seed)
+    device = t.to("pjrt")
+
+    for i in range(40):
+        n = 1 + i * 467 % 20_000
+        mask, other = mask_with(n, len(t)), mask_with(n, len(t))
+        expected = (t[mask] * t[other]).sum() + t[mask].unique().amax()
+        a, b = on_device((mask, other))
+        got = (device[a] * device[b]).sum() + device[a].unique().amax()
+        torch.testing.assert_close(got.cpu(), expected, rtol=1e-4, atol=1e-3)
+
+    assert compiled() <= 3 * HANDFUL
