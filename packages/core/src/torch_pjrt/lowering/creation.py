@@ -160,7 +160,9 @@ def spaced(start: Any, end: Any, steps: int, wide: np.dtype) -> Array:
     if steps == 1:
         return lax.broadcast(first, (1,))
     place = lax.iota(np.dtype(np.int32), steps)
-    step = lax.div(lax.sub(last, first), cast(max(steps - 1, 1), wide))
+    # XLA divides by a constant as it multiplies by its inverse, which is not exact.
+    intervals = lax.optimization_barrier(cast(max(steps - 1, 1), wide))
+    step = lax.div(lax.sub(last, first), intervals)
     from_end = lax.sub(np.asarray(steps - 1, np.int32), place)
     return lax.select(
         lax.lt(place, np.asarray(steps // 2, np.int32)),

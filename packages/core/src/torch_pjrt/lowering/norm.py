@@ -1,7 +1,7 @@
 """Lowerings of layers that bring values to mean 0 and variance 1, and of their backwards.
 
 What every rule here keeps:
-    arithmetic  runs in float32 for float16 and bfloat16, as do the saved statistics.
+    arithmetic  runs in float32 for float16 and bfloat16.
     variance    is the mean of squared distances from the mean, in a second pass: the mean of
                 squares less the square of the mean loses everything when the mean is large.
     results     an output that `output_mask` leaves out is None.
@@ -54,6 +54,14 @@ def _wide(x: Array) -> Array:
     return as_dtype(x, opmath(x.dtype))
 
 
+def _saved(statistics: Sequence[Array], *tensors: Array | None) -> tuple[Array, ...]:
+    """Statistics as the CPU keeps them for the backward: in 16 bits if all of these tensors are."""
+    dtype = tensors[0].dtype
+    if any(x is not None and x.dtype != dtype for x in tensors):
+        return tuple(statistics)
+    return tuple(as_dtype(x, dtype) for x in statistics)
+
+
 def _affine(x: Array, weight: Array | None, bias: Array | None, shape: Axes) -> Array:
     """`x * weight + bias`, the two reshaped to `shape`, in the dtype of `x`."""
     if weight is not None:
@@ -84,7 +92,7 @@ def native_layer_norm(
     rstd = _inverse_deviation(variance, eps)
     leading = (1,) * axes[0] + tuple(normalized_shape)
     y = _affine(distances * rstd, weight, bias, leading)
-    return as_dtype(y, input.dtype), mean, rstd
+    return as_dtype(y, input.dtype), *_saved((mean, rstd), input, weight, bias)
 
 
 @table.lowers(aten.native_layer_norm_backward.default)
@@ -209,21 +217,22 @@ def _native_batch_norm_legit_functional(
 ) -> tuple[Array, Array, Array, Array, Array]:
     """Output, mean, inverse deviation, and what the running statistics become.
 
-    The running variance grows by the unbiased one. Statistics are at least float32, also those
-    that came in 16 bits: so PyTorch's meta functions say, though its CPU kernel narrows them.
+    The running variance grows by the unbiased one. The new running statistics are at least float32,
+    also those that came in 16 bits: so PyTorch's meta functions say, though its CPU kernel narrows them.
     """
     wide = opmath(input.dtype)
+    tensors = input, weight, bias, running_mean, running_var
     old_mean, old_var = (as_dtype(v, opmath(v.dtype)) for v in (running_mean, running_var))
     if not training:
         y, mean, rstd = _frozen(input, weight, bias, running_mean, running_var, eps)
-        return y, mean, rstd, old_mean, old_var
+        return y, *_saved((mean, rstd), *tensors), old_mean, old_var
     y, mean, rstd, variance = _trained(input, weight, bias, eps)
     count = input.size // input.shape[1]
     unbiased = variance * (count / (count - 1) if count > 1 else math.nan)
     share = as_dtype(momentum, wide)
     new_mean = as_dtype(share * mean + (1 - share) * as_dtype(old_mean, wide), old_mean.dtype)
     new_var = as_dtype(share * unbiased + (1 - share) * as_dtype(old_var, wide), old_var.dtype)
-    return y, mean, rstd, new_mean, new_var
+    return y, *_saved((mean, rstd), *tensors), new_mean, new_var
 
 
 @table.lowers(aten._native_batch_norm_legit.no_stats)
@@ -235,7 +244,8 @@ def _native_batch_norm_legit_no_stats(
     momentum: Any,
     eps: Any,
 ) -> tuple[Array, Array, Array]:
-    return _trained(input, weight, bias, eps)[:3]
+    y, *statistics, _ = _trained(input, weight, bias, eps)
+    return y, *_saved(statistics, input, weight, bias)
 
 
 @table.lowers(aten._native_batch_norm_legit_no_training.default)
@@ -309,17 +319,13 @@ def native_group_norm(
     group: int,
     eps: Any,
 ) -> tuple[Array, Array, Array]:
-    """Mean and inverse deviation are float32 for low precision, where the CPU's have the weight's dtype."""
-    saved = opmath(input.dtype)
     x = lax.reshape(_wide(input), (N, group, C // group, HxW))
     mean, distances, variance = _statistics(x, (2, 3))
     rstd = _inverse_deviation(variance, eps)
     y = _affine(distances * rstd, weight, bias, (1, group, C // group, 1))
-    return (
-        lax.reshape(as_dtype(y, input.dtype), input.shape),
-        lax.reshape(as_dtype(mean, saved), (N, group)),
-        lax.reshape(as_dtype(rstd, saved), (N, group)),
-    )
+    saved = _saved((mean, rstd), input, weight, bias)
+    y = lax.reshape(as_dtype(y, input.dtype), input.shape)
+    return y, *(lax.reshape(x, (N, group)) for x in saved)
 
 
 @table.lowers(aten.native_group_norm_backward.default)

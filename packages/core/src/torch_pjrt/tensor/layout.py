@@ -72,10 +72,26 @@ COLUMN_MAJOR: dict[Any, tuple[int, ...]] = {
 _AS_ON_CUDA = frozenset((aten._embedding_bag.default, aten._embedding_bag_forward_only.default))
 
 
+# Which of their results are statistics kept for the backward: in 16 bits if all tensors are.
+STATISTICS: dict[Any, slice] = {
+    aten._batch_norm_with_update_functional.default: slice(1, 3),
+    aten._native_batch_norm_legit.no_stats: slice(1, 3),
+    aten._native_batch_norm_legit_functional.default: slice(1, 3),
+    aten.native_group_norm.default: slice(1, 3),
+    aten.native_layer_norm.default: slice(1, 3),
+}
+
+
 def laid_out(op: Any, faces: Sequence[Face], results: Any) -> Any:
     """The meta tensors that an operator gives, in the format in which the CPU kernel gives them."""
     if (places := COLUMN_MAJOR.get(op)) is not None:
         return tuple(r.mT.contiguous().mT if i in places else r for i, r in enumerate(results))
+    if (kept := STATISTICS.get(op)) is not None:
+        dtype = faces[0].dtype
+        if all(face.dtype == dtype for face in faces):
+            narrow = [r.to(dtype) for r in results[kept]]
+            results = (*results[: kept.start], *narrow, *results[kept.stop :])
+        return results
     format_of = FORMATS.get(op)
     if format_of is None:
         return results

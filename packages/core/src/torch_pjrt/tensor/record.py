@@ -57,11 +57,6 @@ _WRITES_ONE_VALUE = frozenset(
     )
 )
 
-# The dtype of `out` is the dtype that they compute in.
-_COMPUTE_IN_DTYPE_OF_OUT = frozenset(
-    (torch.ops.aten.cumsum.out, torch.ops.aten.cumprod.out),
-)
-
 # Their meta functions give shapes or dtypes that no kernel does, on CPU or elsewhere; the rules are right.
 _META_IS_WRONG = frozenset(
     (
@@ -80,9 +75,10 @@ def call(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     plan = plan_of(op)
     if plan.functional is None or plan.returns == "other" or kwargs.get("generator") is not None:
         return run_on_cpu(op, args, kwargs)
-    if op in _COMPUTE_IN_DTYPE_OF_OUT and kwargs.get("dtype") is None:
-        kwargs = {**kwargs, "dtype": kwargs["out"].dtype}
-    bound = Call(plan, args, kwargs, static_names(plan.functional))
+    named = kwargs
+    if plan.decides_dtype and kwargs.get("dtype") is None:
+        named = {**kwargs, "dtype": kwargs["out"].dtype}
+    bound = Call(plan, args, named, static_names(plan.functional))
     if COUNTED in bound.faces:
         return call_with_counts(op, plan, args, kwargs)
     if plan.in_turn and foreach.depends_on_order(args, kwargs):

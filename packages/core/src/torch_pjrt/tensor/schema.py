@@ -92,9 +92,19 @@ class Plan:
         return any(self.writes)
 
     @cached_property
+    def decides_dtype(self) -> bool:
+        """It computes in the dtype of its `out=`."""
+        return bool(self.outs) and self.op._schema.name in _COMPUTE_IN_DTYPE_OF_OUT
+
+    @cached_property
     def is_factory(self) -> bool:
         """It makes tensors from no tensor."""
         return not any(a.kind in (Kind.TENSOR, Kind.TENSORS) for a in self.arguments)
+
+
+_COMPUTE_IN_DTYPE_OF_OUT = frozenset(
+    f"aten::{name}" for name in ("arange", "cumprod", "cumsum", "linspace", "logspace", "range")
+)
 
 
 @cache

@@ -55,6 +55,9 @@ def linalg_matrix_exp(self: Array) -> Array:
     """exp(A) as exp(A / 2^n) squared n times, with n from the norm of each matrix."""
     if not self.size:
         return self
+    if self.dtype != opmath(self.dtype):
+        wide = linalg_matrix_exp(lax.convert_element_type(self, opmath(self.dtype)))
+        return lax.convert_element_type(wide, self.dtype)
     norm = jnp.max(jnp.sum(lax.abs(self), -2), -1)
     finite = jnp.where(norm < np.inf, norm, 0)
     exponent = jnp.ceil(jnp.log2(jnp.maximum(finite, _SMALL) / _SMALL))
