@@ -54,12 +54,11 @@ def _wide(x: Array) -> Array:
     return as_dtype(x, opmath(x.dtype))
 
 
-def _saved(statistics: Sequence[Array], *tensors: Array | None) -> tuple[Array, ...]:
-    """Statistics as the CPU keeps them for the backward: in 16 bits if all of these tensors are."""
-    dtype = tensors[0].dtype
-    if any(x is not None and x.dtype != dtype for x in tensors):
-        return tuple(statistics)
-    return tuple(as_dtype(x, dtype) for x in statistics)
+def _saved(mean: Array, rstd: Array, input: Array, *others: Array | None) -> tuple[Array, Array]:
+    """Statistics as the CPU keeps them for the backward: in 16 bits if all of the layer is."""
+    if any(x is not None and x.dtype != input.dtype for x in others):
+        return mean, rstd
+    return as_dtype(mean, input.dtype), as_dtype(rstd, input.dtype)
 
 
 def _affine(x: Array, weight: Array | None, bias: Array | None, shape: Axes) -> Array:
@@ -92,7 +91,7 @@ def native_layer_norm(
     rstd = _inverse_deviation(variance, eps)
     leading = (1,) * axes[0] + tuple(normalized_shape)
     y = _affine(distances * rstd, weight, bias, leading)
-    return as_dtype(y, input.dtype), *_saved((mean, rstd), input, weight, bias)
+    return as_dtype(y, input.dtype), *_saved(mean, rstd, input, weight, bias)
 
 
 @table.lowers(aten.native_layer_norm_backward.default)
@@ -225,14 +224,14 @@ def _native_batch_norm_legit_functional(
     old_mean, old_var = (as_dtype(v, opmath(v.dtype)) for v in (running_mean, running_var))
     if not training:
         y, mean, rstd = _frozen(input, weight, bias, running_mean, running_var, eps)
-        return y, *_saved((mean, rstd), *tensors), old_mean, old_var
+        return y, *_saved(mean, rstd, *tensors), old_mean, old_var
     y, mean, rstd, variance = _trained(input, weight, bias, eps)
     count = input.size // input.shape[1]
     unbiased = variance * (count / (count - 1) if count > 1 else math.nan)
     share = as_dtype(momentum, wide)
     new_mean = as_dtype(share * mean + (1 - share) * as_dtype(old_mean, wide), old_mean.dtype)
     new_var = as_dtype(share * unbiased + (1 - share) * as_dtype(old_var, wide), old_var.dtype)
-    return y, *_saved((mean, rstd), *tensors), new_mean, new_var
+    return y, *_saved(mean, rstd, *tensors), new_mean, new_var
 
 
 @table.lowers(aten._native_batch_norm_legit.no_stats)
@@ -244,8 +243,8 @@ def _native_batch_norm_legit_no_stats(
     momentum: Any,
     eps: Any,
 ) -> tuple[Array, Array, Array]:
-    y, *statistics, _ = _trained(input, weight, bias, eps)
-    return y, *_saved(statistics, input, weight, bias)
+    y, mean, rstd, _ = _trained(input, weight, bias, eps)
+    return y, *_saved(mean, rstd, input, weight, bias)
 
 
 @table.lowers(aten._native_batch_norm_legit_no_training.default)
@@ -323,9 +322,9 @@ def native_group_norm(
     mean, distances, variance = _statistics(x, (2, 3))
     rstd = _inverse_deviation(variance, eps)
     y = _affine(distances * rstd, weight, bias, (1, group, C // group, 1))
-    saved = _saved((mean, rstd), input, weight, bias)
     y = lax.reshape(as_dtype(y, input.dtype), input.shape)
-    return y, *(lax.reshape(x, (N, group)) for x in saved)
+    mean, rstd = (lax.reshape(x, (N, group)) for x in (mean, rstd))
+    return y, *_saved(mean, rstd, input, weight, bias)
 
 
 @table.lowers(aten.native_group_norm_backward.default)
