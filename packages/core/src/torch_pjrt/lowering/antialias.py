@@ -17,24 +17,21 @@ from dataclasses import dataclass
 import jax
 import numpy as np
 import torch
-from jax import lax
 
 from torch_pjrt.lowering.promote import as_dtype, opmath
 from torch_pjrt.lowering.resample import (
     NAMES,
     Scale,
     Sizes,
-    Terms,
-    along_terms,
     named_scales,
     spacing,
 )
 from torch_pjrt.lowering.table import LoweringTable, Rule
+from torch_pjrt.lowering.terms import along_terms, bytes_along, terms_of
 
 Array = jax.Array
 
 KEYS = -0.5  # the slope parameter of the cubic filter, unlike that without antialiasing
-MOST_BITS = 22  # of a byte's integer weights
 
 aten = torch.ops.aten
 table = LoweringTable("antialias")
@@ -83,36 +80,6 @@ def _weights(
     return weights / np.where(total == 0, 1, total)
 
 
-def _terms(weights: np.ndarray) -> Terms:
-    """The weights without most of their zeros: the few elements that each result is made of."""
-    length = weights.shape[1]
-    used = weights != 0
-    n_terms = max(int(used.sum(1).max(initial=0)), 1)
-    # The used ones first, in their order.
-    places = np.argsort(~used, axis=1, kind="stable")[:, :n_terms]
-    taken = np.take_along_axis(weights, places, 1)
-    spare = np.where(taken.any(1), places[:, 0], 0)[:, None]
-    places = np.where(taken != 0, places, np.minimum(spare, length - 1))
-    return places.T.astype(np.int32), taken.T
-
-
-def _whole(weights: np.ndarray) -> tuple[np.ndarray, int]:
-    """Weights as 16-bit integers, and how many of their bits are behind the point."""
-    largest, bits = float(weights.max(initial=0)), 0
-    while bits < MOST_BITS and int(0.5 + largest * (1 << (bits + 1))) < 1 << 15:
-        bits += 1
-    return np.trunc(weights * (1 << bits) + np.where(weights < 0, -0.5, 0.5)), bits
-
-
-def _of_bytes(x: Array, axis: int, weights: np.ndarray) -> Array:
-    whole, bits = _whole(weights)
-    places, taken = _terms(whole)
-    total = along_terms(as_dtype(x, np.dtype(np.int32)), axis, places, taken.astype(np.int32))
-    half = np.int32(1 << (bits - 1) if bits else 0)
-    rounded = lax.shift_right_arithmetic(total + half, np.int32(bits))
-    return as_dtype(lax.clamp(np.int32(0), rounded, np.int32(255)), x.dtype)
-
-
 def _rule(kind: Filter) -> Rule:
     def upsample_aa(
         self: Array, output_size: Sizes, align_corners: bool, *scales: Scale, **named: Scale
@@ -127,7 +94,11 @@ def _rule(kind: Filter) -> Rule:
             if size == count:
                 continue
             weights = _weights(size, count, given[axis - 2], dtype, align_corners, kind)
-            x = _of_bytes(x, axis, weights) if is_bytes else along_terms(x, axis, *_terms(weights))
+            x = (
+                bytes_along(x, axis, weights)
+                if is_bytes
+                else along_terms(x, axis, *terms_of(weights))
+            )
         return as_dtype(x, self.dtype)
 
     return upsample_aa
@@ -148,7 +119,7 @@ def _backward_rule(kind: Filter) -> Rule:
         for axis in (2, 3):
             size, count = input_size[axis], output_size[axis - 2]
             weights = _weights(size, count, given[axis - 2], dtype, align_corners, kind)
-            x = along_terms(x, axis, *_terms(weights.T))
+            x = along_terms(x, axis, *terms_of(weights.T))
         return as_dtype(x, grad_output.dtype)
 
     return upsample_aa_backward

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import torch
 from jax import lax
@@ -49,9 +50,10 @@ class Geometry:
         return cls(_each(stride, rank), _each(padding, rank), _each(dilation, rank), groups)
 
     def correlated(self, x: Array, weight: Array) -> Array:
+        dtype = jnp.promote_types(x.dtype, weight.dtype)  # they differ where integers are widened
         return lax.conv_general_dilated(
-            x,
-            weight,
+            lax.convert_element_type(x, dtype),
+            lax.convert_element_type(weight, dtype),
             window_strides=self.stride,
             padding=[(p, p) for p in self.padding],
             rhs_dilation=self.dilation,
@@ -83,6 +85,9 @@ def _transposed(correlated: Callable[[Array], Array], y: Array, shape: Sizes) ->
     It does where `output_padding` reaches the stride (a dilation may be larger): the last windows
     of the padded size belong to no element of `y`.
     """
+    if y.dtype.kind in "iu":  # JAX transposes functions of floats only; exact below 2**53
+        wide = _transposed(correlated, lax.convert_element_type(y, np.float64), shape)
+        return lax.convert_element_type(wide, y.dtype)
     like = jax.ShapeDtypeStruct(tuple(shape), y.dtype)
     whole = jax.eval_shape(correlated, like).shape
     (x,) = jax.linear_transpose(correlated, like)(_resized(y, whole))

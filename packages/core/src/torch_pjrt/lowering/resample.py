@@ -17,16 +17,14 @@ from typing import Any
 import jax
 import numpy as np
 import torch
-from jax import lax
 
 from torch_pjrt.lowering.promote import as_dtype, opmath
 from torch_pjrt.lowering.table import LoweringTable
+from torch_pjrt.lowering.terms import Terms, along_terms, bytes_along
 
 Array = jax.Array
 Sizes = Sequence[int]
 Scale = float | None
-# Of a dim: the elements that each result is made of, and their weights, one row a term.
-Terms = tuple[np.ndarray, np.ndarray]
 Kind = Callable[[int, int, Scale, np.dtype], Terms]
 
 CUBIC = -0.75  # the slope parameter of the convolution kernel
@@ -118,45 +116,17 @@ def _resampled(x: Array, output_size: Sizes, scales: Sequence[Scale], kind: Kind
     return x
 
 
-def along_terms(x: Array, axis: int, places: np.ndarray, weights: np.ndarray) -> Array:
-    if len(places) == 1 and (weights == 1).all():
-        return _repeated(x, axis, places[0])
-    result: Array | None = None
-    for place, weight in zip(places, weights, strict=True):
-        taken = _taken(x, axis, place)
-        term = taken * lax.broadcast_in_dim(weight.astype(x.dtype), taken.shape, (axis,))
-        result = term if result is None else result + term
-    assert result is not None
-    return result
-
-
-def _repeated(x: Array, axis: int, places: np.ndarray) -> Array:
-    """Elements along a dim, by broadcasting where each is repeated equally often."""
-    size, count = x.shape[axis], len(places)
-    times = count // size if size else 0
-    if times and np.array_equal(places, np.arange(size).repeat(times)):
-        if times == 1:
-            return x
-        shape = (*x.shape[: axis + 1], times, *x.shape[axis + 1 :])
-        x = lax.broadcast_in_dim(x, shape, [d for d in range(len(shape)) if d != axis + 1])
-        return lax.reshape(x, (*shape[:axis], count, *shape[axis + 2 :]))
-    return _taken(x, axis, places)
-
-
-def _taken(x: Array, axis: int, places: np.ndarray) -> Array:
-    """Elements along a dim: a slice where they are evenly spaced, else a gather."""
-    steps = np.diff(places)
-    if len(places) == 1 or (len(places) and steps[0] > 0 and (steps == steps[0]).all()):
-        start, stop = int(places[0]), int(places[-1]) + 1
-        return lax.slice_in_dim(x, start, stop, int(steps[0]) if len(steps) else 1, axis)
-    numbers = lax.GatherDimensionNumbers(
-        offset_dims=tuple(d for d in range(x.ndim) if d != axis),
-        collapsed_slice_dims=(axis,),
-        start_index_map=(axis,),
-    )
-    sizes = tuple(1 if d == axis else n for d, n in enumerate(x.shape))
-    mode = lax.GatherScatterMode.PROMISE_IN_BOUNDS
-    return lax.gather(x, places.astype(np.int32)[:, None], numbers, sizes, mode=mode)
+def _bytes_resampled(x: Array, output_size: Sizes, scales: Sequence[Scale], kind: Kind) -> Array:
+    """Images of bytes, along the last dim first. A dim that keeps its size stays as it is."""
+    for axis in (3, 2):
+        size, count = x.shape[axis], output_size[axis - 2]
+        if size == count:
+            continue
+        places, shares = kind(size, count, scales[axis - 2], np.dtype(np.float64))
+        weights = np.zeros((count, size))
+        np.add.at(weights, (np.arange(count)[None], places), shares)
+        x = bytes_along(x, axis, weights)
+    return x
 
 
 def _forward(x: Array, output_size: Sizes, scales: Sequence[Scale], kind: Kind) -> Array:
@@ -198,7 +168,10 @@ def _smooth_rule(rank: int, kind: Callable[[bool], Kind]) -> Callable[..., Array
     def upsample(
         self: Array, output_size: Sizes, align_corners: bool, *scales: Scale, **named: Scale
     ) -> Array:
-        return _forward(self, output_size, named_scales(rank, scales, named), kind(align_corners))
+        given = named_scales(rank, scales, named)
+        if self.dtype == np.uint8 and rank == 2:
+            return _bytes_resampled(self, output_size, given, kind(align_corners))
+        return _forward(self, output_size, given, kind(align_corners))
 
     return upsample
 

@@ -111,4 +111,9 @@ SAMPLES: list[Sample] = [
         torch.arange(50).reshape(1, 2, 5, 5), torch.arange(54).reshape(3, 2, 3, 3),
         torch.arange(3), [1, 1], [1, 1], [1, 1], False, [0, 0], 1,
     ),
+    sample(
+        aten.convolution.default,
+        torch.arange(50).reshape(1, 2, 5, 5), torch.arange(54).reshape(2, 3, 3, 3),
+        None, [2, 1], [1, 1], [1, 1], True, [1, 0], 1,
+    ),
 ]  # fmt: skip

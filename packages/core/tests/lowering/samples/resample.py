@@ -56,6 +56,12 @@ SAMPLES: list[Sample] = [
     sample(
         aten.upsample_nearest2d.default, normal(1, 3, 5, 4), [10, 7], scales_h=2.1, scales_w=1.8
     ),
+    *(
+        sample(op.default, torch.randint(256, (1, 3, 5, 4), generator=seed).byte(), out, corners)
+        for op in (aten.upsample_bilinear2d, aten.upsample_bicubic2d)
+        for out in ([10, 7], [3, 4])
+        for corners in (False, True)
+    ),
     sample(aten.upsample_bilinear2d.default, normal(1, 3, 5, 4, dtype=BF16), [10, 7], False),
     sample(aten.upsample_bilinear2d.default, normal(1, 3, 5, 4).double(), [10, 7], True),
     sample(aten.upsample_bilinear2d.default, normal(0, 3, 5, 4), [10, 7], False),
