@@ -208,5 +208,8 @@ def linspace(start: Any, end: Any, steps: int, *, dtype: Dtype = None) -> Array:
 def logspace(start: Any, end: Any, steps: int, base: Any = 10.0, *, dtype: Dtype = None) -> Array:
     result = _spaced_dtype(start, end, dtype)
     wide = _wide(result)
+    if steps == 1 and result.kind != "c":  # the start as it came, not in the dtype of the result
+        double = np.dtype(np.float64)
+        return cast(lax.broadcast(lax.pow(cast(base, double), cast(start, double)), (1,)), result)
     powers = spaced(cast(start, result), cast(end, result), steps, wide)
     return cast(lax.pow(lax.broadcast(cast(base, wide), (steps,)), powers), result)

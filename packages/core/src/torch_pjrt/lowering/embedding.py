@@ -1,7 +1,7 @@
 """Lowerings of table look-ups and their backwards.
 
 What every rule here may assume and must keep:
-    indices      lie in range, as PyTorch demands: one that does not reads the nearest row.
+    indices      lie in range: for the others `tensor/bounds.py` raises, so what they read does not matter.
     padding_idx  the row that gets no gradient; -1 for none.
     sums         of float16 and bfloat16 gradients run in float32 and are rounded once.
 """

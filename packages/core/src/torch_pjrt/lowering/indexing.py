@@ -2,8 +2,8 @@
 
 What every rule here keeps:
     places      `index`, `index_put`, `take` and `put` count negative ones from the end. One outside
-                the tensor is an error in PyTorch, and here gives an unspecified element; what is written
-                there is dropped.
+                the tensor is an error, which `tensor/bounds.py` raises: what is read there is thrown away,
+                what is written there is dropped.
     accumulate  float16 and bfloat16 add up in float32 and are rounded once; bools add up by `or`.
     duplicates  where a place is written twice without accumulation, either write may last.
 """

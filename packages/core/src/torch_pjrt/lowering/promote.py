@@ -114,6 +114,8 @@ def as_dtype(x: Any, dtype: np.dtype) -> Array:
         ):
             x = x.real
         return jax.lax.convert_element_type(x, dtype)
+    if isinstance(x, int) and dtype.kind in "iu":
+        return jnp.asarray(np.asarray(x).astype(dtype))  # wraps around, as in C
     return jnp.asarray(x, dtype)
 
 

@@ -115,7 +115,10 @@ def _loss_backward(op: Any, given: Given) -> Any:
         rooms = rooms_of(given, aligned=True)
         if not rooms or not x.numel():
             raise Unsuited
-        number = _number(x, list(range(x.ndim)), next(iter(rooms.values())).count)
+        count = next(iter(rooms.values())).count
+        if x.numel() % count.n:  # it is broadcast
+            raise Unsuited
+        number = _number(x, list(range(x.ndim)), count)
         grad = _recorded(aten.div.Tensor, given["grad_output"], number)
         given = {**given, "grad_output": grad, "reduction": SUM}
     return padded_call(op, given, ROWS)

@@ -42,6 +42,25 @@ def _by_dim(given: Given) -> dict[Key, int]:
     return {("index", None): given["dim"] % max(given["self"].ndim, 1)}
 
 
+def _check_sizes(given: Given) -> None:
+    """Raise `Unsuited` where true sizes do not fit along a dim: PyTorch refuses, but with room they may."""
+    if "dim" not in given:
+        return
+    x, index, dim = given["self"], given["index"], given["dim"] % max(given["self"].ndim, 1)
+    if (source := given.get("source")) is not None:
+        rows = [index.numel() if d == dim else n for d, n in enumerate(x.shape)]
+        if list(source.shape) != rows:
+            raise Unsuited
+        return
+    if index.ndim != x.ndim:  # places of rows, which are as long as the tensor's
+        return
+    held = list(x.shape)
+    held[dim : dim + 1] = index.shape[dim : dim + 1]
+    for sizes in (held, given.get("src", index).shape):
+        if any(n > most for n, most in zip(index.shape, sizes, strict=False)):
+            raise Unsuited
+
+
 def _by_order(given: Given) -> dict[Key, int]:
     return {("indices", i): i for i, t in enumerate(given["indices"]) if t is not None}
 
@@ -98,6 +117,7 @@ def _rooms(given: Given, places_of: PlacesOf) -> tuple[dict[Key, int], dict[Key,
     places, rooms = places_of(given), rooms_of(given, aligned=False)
     if not rooms or any(room.count.n == 0 for room in rooms.values()):
         raise Unsuited
+    _check_sizes(given)
     least: dict[int, int] = {}
     for room in rooms.values():
         size = room.face.shape[room.dim]

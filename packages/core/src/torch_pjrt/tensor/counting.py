@@ -109,7 +109,8 @@ def _nonzero(self: Tensor, *, by_columns: bool = False) -> Tensor:
 
 
 # A mask is often used several times, and again by the backward pass.
-_places: WeakKeyDictionary[Value, dict[tuple[Face, int], Tensor]] = WeakKeyDictionary()
+# Buffers may share an array and lay it out differently: what a look selects, their face says as well.
+_places: WeakKeyDictionary[Value, dict[tuple[Face, Face, int], Tensor]] = WeakKeyDictionary()
 
 
 def places_of(mask: Tensor) -> list[Tensor]:
@@ -121,7 +122,7 @@ def places_of(mask: Tensor) -> list[Tensor]:
     if value is None:
         return list(_nonzero(mask).unbind(1))
     known = _places.setdefault(value, {})
-    look = look_of(mask)
+    look = (buffer.face, *look_of(mask))
     if look not in known:
         known[look] = _nonzero(mask)
     return list(known[look].unbind(1))

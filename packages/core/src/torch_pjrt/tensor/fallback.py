@@ -13,7 +13,7 @@ import torch
 
 from torch_pjrt.observe.counters import counters
 from torch_pjrt.tensor.buffer import is_pjrt, wrap_sized
-from torch_pjrt.tensor.layouts import refuse_layout
+from torch_pjrt.tensor.other_kinds import refuse_layout
 from torch_pjrt.tensor.transfer import download, upload
 from torch_pjrt.tensor.view import store
 

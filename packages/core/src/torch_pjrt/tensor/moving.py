@@ -39,6 +39,22 @@ def empty(
     return empty_strided(size, strides, dtype=dtype)
 
 
+def new_empty_strided(
+    self: torch.Tensor,
+    size: Sequence[int],
+    stride: Sequence[int],
+    *,
+    dtype: torch.dtype | None = None,
+    layout: torch.layout | None = None,
+    device: torch.device | None = None,
+    pin_memory: bool | None = None,
+) -> torch.Tensor:
+    """Here, unless another device is given."""
+    return torch.empty_strided(
+        size, stride, dtype=dtype or self.dtype, device=device or self.device
+    )
+
+
 def empty_strided(
     size: Sequence[int],
     stride: Sequence[int],
@@ -155,6 +171,7 @@ def _check_broadcast(self: torch.Tensor, src: torch.Tensor) -> None:
 KERNELS: dict[Any, Any] = {
     aten.empty.memory_format: empty,
     aten.empty_strided.default: empty_strided,
+    aten.new_empty_strided.default: new_empty_strided,
     aten.clone.default: clone,
     aten.copy_.default: copy_,
     aten._copy_from.default: _copy_from,

@@ -28,7 +28,7 @@ from torch_pjrt.tensor.buffer import is_pjrt, look_of, wrap, wrap_sized
 from torch_pjrt.tensor.counts import COUNTED
 from torch_pjrt.tensor.fallback import run_on_cpu
 from torch_pjrt.tensor.layout import laid_out, meta_as_cpu
-from torch_pjrt.tensor.layouts import refuse_layout
+from torch_pjrt.tensor.other_kinds import refuse_layout
 from torch_pjrt.tensor.overlap import (
     refuse_internal_overlap,
     refuse_partial_overlap,

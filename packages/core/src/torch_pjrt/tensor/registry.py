@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from torch_pjrt.tensor.layouts import refuse_other_kinds
+from torch_pjrt.tensor.other_kinds import refuse_other_kinds
 
 _KEY = "PrivateUse1"
 _libraries: list[torch.library.Library] = []

@@ -71,7 +71,6 @@ class Plan:
     writes      for each result of the functional overload, the name of the argument of `op` that it is
                 written to; None for a result that is returned as a new tensor.
     returns     "tensor", "tuple", "list", "nothing" (`_foreach_add_`), or "other" (a bool, a number).
-    n_returns   how many results the functional overload has (1 for a list).
     random      PyTorch tags it as drawing random numbers.
     outs        the names of its `out=` arguments.
     in_turn     it writes to one tensor of a list after the other, as `_foreach_add_` does.
@@ -82,7 +81,6 @@ class Plan:
     arguments: tuple[Argument, ...]
     writes: tuple[str | None, ...]
     returns: str
-    n_returns: int
     random: bool
     outs: tuple[str, ...]
     in_turn: bool
@@ -131,7 +129,7 @@ def plan_of(op: Any) -> Plan:
     writes = writes or (None,) * len(returns)
     outs = tuple(_out_names(op))
     in_turn = schema.name.startswith("aten::_foreach_") and schema.is_mutable and not outs
-    return Plan(op, functional, arguments, writes, kind, len(returns), random, outs, in_turn)
+    return Plan(op, functional, arguments, writes, kind, random, outs, in_turn)
 
 
 def _argument(a: Any, own: Any) -> Argument:

@@ -148,9 +148,9 @@ def _difference(
     if what is None or "values" not in what:
         return what
     part = determined(case.operator, theirs.value) if case.kind in (FORWARD, OUT) else None
-    if part is not None:
-        if difference(determined(case.operator, ours.value), part, None, tolerance) is None:
-            return None
+    ours_part = part and determined(case.operator, ours.value)
+    if part is not None and difference(ours_part, part, None, tolerance) is None:
+        return None
     if case.operator in UNINITIALIZED or _is_random(run, theirs.value):
         result.chance += 1
         return None

@@ -1,4 +1,8 @@
-"""What of a result is determined, where the rest is anybody's choice: the signs of a factorization."""
+"""What of a result is determined, where the rest is anybody's choice.
+
+That are the signs of a factorization, and which of several equal elements an index names. That indices name
+the values beside them is checked by the rules' own samples.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +29,21 @@ def _of_linalg_svd(results: Tensors) -> Tensors:
     return _product(results[0], results[1], results[2])
 
 
+def _values_of_ties(results: Tensors) -> Tensors:
+    """The values, and what the indices look like."""
+    return results[0], torch.zeros_like(results[1])
+
+
 #   operator of op_db, what of its results is compared
 INVARIANTS: dict[str, Callable[[Tensors], Tensors]] = {
+    "kthvalue": _values_of_ties,
     "linalg.svd": _of_linalg_svd,
+    "mode": _values_of_ties,
     "pca_lowrank": _of_svd,
+    "sort": _values_of_ties,
     "svd": _of_svd,
     "svd_lowrank": _of_svd,
+    "topk": _values_of_ties,
 }
 
 
@@ -39,6 +52,8 @@ def determined(operator: str, value: Any) -> Tensors | None:
     compute = INVARIANTS.get(operator)
     if compute is None:
         return None
+    if isinstance(value, torch.Tensor):
+        return None
     while isinstance(value[0], (list, tuple)):  # of an `out=`: the results come with facts
         value = value[0]
-    return compute([x.detach().cpu() for x in value])
+    return compute([x.detach().cpu().contiguous() for x in value])
