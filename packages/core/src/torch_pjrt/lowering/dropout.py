@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from jax import lax
 
-from torch_pjrt.lowering.promote import as_dtype, opmath
+from torch_pjrt.lowering.promote import Promote, as_dtype, opmath, promoted
 from torch_pjrt.lowering.table import LoweringTable
 
 Array = jax.Array
@@ -38,7 +38,8 @@ def native_dropout(key: Array, input: Array, p: float, train: bool | None) -> tu
 
 @table.lowers(aten.native_dropout_backward.default)
 def native_dropout_backward(grad_output: Array, mask: Array, scale: Any) -> Array:
-    return _scaled(grad_output, mask, scale)
+    (grad,), _ = promoted((grad_output,), Promote.INT_TO_FLOAT)
+    return _scaled(grad, mask, scale)
 
 
 def _scaled(x: Array, mask: Array, scale: Any) -> Array:

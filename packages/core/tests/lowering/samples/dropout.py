@@ -41,6 +41,7 @@ SAMPLES: list[Sample] = [
     sample(aten.native_dropout.default, normal(4, 5), 0.0, True),
     sample(aten.native_dropout.default, normal(4, 5), 1.0, True),
     sample(aten.native_dropout_backward.default, normal(4, 5), mask, 2.0),
+    sample(aten.native_dropout_backward.default, torch.arange(20).reshape(4, 5), mask, 2.0),
     sample(aten.native_dropout_backward.default, normal(4, 5, dtype=torch.bfloat16), mask, 4 / 3),
     sample(aten.native_dropout_backward.default, torch.full((4, 5), torch.nan), mask, 2.0),
 ]
