@@ -64,6 +64,7 @@ def register_all() -> None:
     from torch_pjrt.tensor import (
         aliasing,
         attention,
+        chances,
         counting,
         ctc,
         determinants,
@@ -85,6 +86,7 @@ def register_all() -> None:
         **counting.KERNELS,
         **norms.KERNELS,
         **attention.KERNELS,
+        **chances.KERNELS,
         **ctc.KERNELS,
         **determinants.KERNELS,
         **transformer.KERNELS,
