@@ -164,3 +164,14 @@ def test_steps_that_watch_run_one_program() -> None:
         step(n)
 
     assert counters.programs_compiled == before
+
+
+def test_places_that_are_bytes_of_other_integers_are_looked_at_as_they_are() -> None:
+    def read(device: str) -> Tensor:
+        places = torch.tensor([1, 1], dtype=torch.int32).to(device).view(torch.int64)  # 2**32 + 1
+        return torch.arange(4.0, device=device)[places]
+
+    with pytest.raises(IndexError, match="index 4294967297 is out of bounds"):
+        read("cpu")
+    with pytest.raises(IndexError, match="index 4294967297 is out of bounds"):
+        read("pjrt").cpu()

@@ -207,7 +207,7 @@ def known_to_be_inside(places: Places) -> bool:
         return True
     buffer = buffer_of(tensor)
     value = None if is_counted(buffer) else buffer.value
-    if not isinstance(value, Uploaded):
+    if not isinstance(value, Uploaded) or value.face.dtype != tensor.dtype:
         return False
     least, most = value.range
     if places.low <= least and most < places.high:
