@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.metadata import version
 
 from torch_pjrt.testing.conformance import gaps
-from torch_pjrt.testing.conformance.cases import ANY_DTYPE, DTYPES, FORWARD, KINDS
+from torch_pjrt.testing.conformance.cases import (
+    ANY_DTYPE,
+    DTYPES,
+    FORWARD,
+    KINDS,
+    cases_of,
+    operators,
+)
 from torch_pjrt.testing.conformance.check import Result
 
 _COLUMNS = (*DTYPES, ANY_DTYPE)
@@ -22,7 +29,7 @@ def summary(results: Iterable[Result]) -> list[str]:
 
 
 def markdown(results: Sequence[Result]) -> str:
-    """The coverage page, from the results of a whole run."""
+    """The coverage page. It says which cases were not run."""
     ways = _by_way(results)
     n_operators = sum(map(len, ways.values()))
     samples = sum(r.samples for r in results)
@@ -43,6 +50,7 @@ def markdown(results: Sequence[Result]) -> str:
         *_table(results),
         "",
         *_shares(results),
+        *_not_run(results),
         "",
         f"{sum(r.rounded for r in results)} runs passed because they are as close to the result in double",
         "precision as the tolerance asks, or no further from it than the CPU's own result;",
@@ -104,6 +112,15 @@ def _shares(results: Iterable[Result]) -> Iterator[str]:
         if (kind, "") in cells:
             passed, total = cells[kind, ""]
             yield f"- {kind}: {passed} of {total}, {passed / total:.2%}"
+
+
+def _not_run(results: Iterable[Result]) -> Iterator[str]:
+    known = {r.case for r in results}
+    missing = Counter(c.kind for name in operators() for c in cases_of(name) if c not in known)
+    if missing:
+        yield ""
+        counts = ", ".join(f"{n} of kind {kind}" for kind, n in missing.items())
+        yield f"**Not run: {counts}.** This page is not of a whole run."
 
 
 def _operators(results: Iterable[Result], ways: dict[str, list[str]]) -> Iterator[str]:
