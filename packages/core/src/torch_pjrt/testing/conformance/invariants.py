@@ -29,6 +29,22 @@ def _of_linalg_svd(results: Tensors) -> Tensors:
     return _product(results[0], results[1], results[2])
 
 
+def _of_eigh(results: Tensors) -> Tensors:
+    values, vectors = results
+    return values, (vectors * values.to(vectors.dtype).unsqueeze(-2)) @ vectors.mH
+
+
+def _of_eig(results: Tensors) -> Tensors:
+    values, vectors = results
+    if not vectors.numel():
+        return results
+    return values, (vectors * values.unsqueeze(-2)) @ torch.linalg.inv(vectors)
+
+
+def _looks(results: Tensors) -> Tensors:
+    return [torch.zeros_like(x) for x in results]
+
+
 def _values_of_ties(results: Tensors) -> Tensors:
     """The values, and what the indices look like."""
     return results[0], torch.zeros_like(results[1])
@@ -36,7 +52,10 @@ def _values_of_ties(results: Tensors) -> Tensors:
 
 #   operator of op_db, what of its results is compared
 INVARIANTS: dict[str, Callable[[Tensors], Tensors]] = {
+    "argsort": _looks,
     "kthvalue": _values_of_ties,
+    "linalg.eig": _of_eig,
+    "linalg.eigh": _of_eigh,
     "linalg.svd": _of_linalg_svd,
     "mode": _values_of_ties,
     "pca_lowrank": _of_svd,
@@ -53,7 +72,7 @@ def determined(operator: str, value: Any) -> Tensors | None:
     if compute is None:
         return None
     if isinstance(value, torch.Tensor):
-        return None
+        value = [value]
     while isinstance(value[0], (list, tuple)):  # of an `out=`: the results come with facts
         value = value[0]
     return compute([x.detach().cpu().contiguous() for x in value])
