@@ -104,8 +104,9 @@ def fractional_max_pool_backward(
     """Each gradient goes to the element that was the maximum; windows overlap."""
     n = len(kernel_size)
     n_planes, plane = math.prod(self.shape[:-n]), math.prod(self.shape[-n:])
-    grads = as_dtype(grad_output, opmath(grad_output.dtype)).reshape(n_planes, -1)
+    windows = (n_planes, math.prod(output_size))
+    grads = as_dtype(grad_output, opmath(grad_output.dtype)).reshape(windows)
     rows = jnp.arange(n_planes)[:, None]
     zero = jnp.zeros((n_planes, plane), grads.dtype)
-    total = zero.at[rows, indices.reshape(n_planes, -1)].add(grads)
+    total = zero.at[rows, indices.reshape(windows)].add(grads)
     return as_dtype(total.reshape(self.shape), self.dtype)
