@@ -53,9 +53,200 @@ class OnCpu:
     why: str
 
 
-GAPS: tuple[Gap, ...] = ()
+GAPS: tuple[Gap, ...] = (
+    Gap(
+        "view_as_complex",
+        "float16",
+        "forward gradient second",
+        "never",
+        "XLA has no complex32, the complex dtype of float16",
+    ),
+    Gap(
+        "complex",
+        "float16",
+        "forward gradient second out",
+        "never",
+        "XLA has no complex32, the complex dtype of float16",
+    ),
+    Gap(
+        "chalf",
+        "float32 float64 bfloat16 float16 int64 int32 uint8 bool complex64",
+        "forward",
+        "never",
+        "XLA has no complex32, the complex dtype of float16",
+    ),
+    Gap(
+        "chalf",
+        "float32",
+        "gradient",
+        "never",
+        "XLA has no complex32, the complex dtype of float16",
+    ),
+    Gap(
+        "sparse.sampled_addmm",
+        "float32 float64 complex64",
+        "forward gradient second out",
+        "never",
+        "a device's array is dense: sparse layouts are refused in words",
+    ),
+    Gap(
+        "sparse.mm.reduce",
+        "float32 float64 bfloat16 float16",
+        "forward gradient",
+        "never",
+        "a device's array is dense: sparse layouts are refused in words",
+    ),
+    Gap(
+        "to_sparse",
+        "float32 float64 bfloat16 float16 int64 int32 uint8 bool complex64",
+        "forward",
+        "never",
+        "a device's array is dense: sparse layouts are refused in words",
+    ),
+    Gap(
+        "to_sparse",
+        "float32",
+        "gradient",
+        "never",
+        "a device's array is dense: sparse layouts are refused in words",
+    ),
+    Gap(
+        (
+            "nn.functional.linear_cross_entropy.chunked "
+            "nn.functional.linear_cross_entropy.chunked_none"
+        ),
+        "bfloat16 float16",
+        "forward",
+        "notyet",
+        "other roundings than the CPU's on the way: terms that cancel or nearly do",
+    ),
+    Gap(
+        "nn.functional.multilabel_soft_margin_loss",
+        "float16",
+        "forward",
+        "notyet",
+        "other roundings than the CPU's on the way: terms that cancel or nearly do",
+    ),
+    Gap(
+        "cov",
+        "bfloat16 float16",
+        "gradient",
+        "notyet",
+        "other roundings than the CPU's on the way: terms that cancel or nearly do",
+    ),
+    Gap(
+        "addcdiv copysign corrcoef div.no_rounding_mode true_divide logaddexp",
+        "float16",
+        "second",
+        "notyet",
+        "other roundings than the CPU's on the way: terms that cancel or nearly do",
+    ),
+    Gap(
+        "ldexp",
+        "bfloat16",
+        "gradient",
+        "notyet",
+        "other roundings than the CPU's on the way: terms that cancel or nearly do",
+    ),
+    Gap(
+        (
+            "polygamma.polygamma_n_0 polygamma.polygamma_n_1 polygamma.polygamma_n_2 "
+            "polygamma.polygamma_n_4 polygamma.polygamma_n_3 "
+            "special.polygamma.special_polygamma_n_0"
+        ),
+        "bfloat16",
+        "forward",
+        "notyet",
+        "the terms of zeta cancel at negative places, in float32 as well",
+    ),
+    Gap(
+        "logsumexp logcumsumexp",
+        "complex64",
+        "forward",
+        "notyet",
+        "the logarithm of a complex sum is on another branch",
+    ),
+    Gap(
+        "linalg.lstsq linalg.lstsq.grad_oriented",
+        "float32 float64 complex64",
+        "forward",
+        "notyet",
+        "the CPU leaves out statistics in evaluation, also with `out=`",
+    ),
+    Gap(
+        "narrow_copy",
+        "any",
+        "error",
+        "never",
+        "the CPU's text asks for a better one; ours is that of `narrow`",
+    ),
+    Gap(
+        "multinomial",
+        "any",
+        "error",
+        "notyet",
+        (
+            "the limit on categories is checked by the CPU's kernel, which is not tried on "
+            "so many elements"
+        ),
+    ),
+    Gap(
+        "cov",
+        "float32",
+        "gradient",
+        "notyet",
+        "sums in another order where terms cancel",
+    ),
+    Gap(
+        "nn.functional.scaled_dot_product_attention",
+        "float32 float64 bfloat16 float16",
+        "gradient",
+        "notyet",
+        "the strides of the CPU's kernel, not of PyTorch's meta function",
+    ),
+    Gap(
+        "addr",
+        "bfloat16 float16",
+        "second",
+        "notyet",
+        "the strides of the CPU's kernel, not of PyTorch's meta function",
+    ),
+    Gap(
+        "erfinv",
+        "float32",
+        "gradient",
+        "notyet",
+        "the slope near 1 is exp of a square: an ulp of the value is many of the slope",
+    ),
+    Gap(
+        "matrix_exp",
+        "float32 bfloat16 float16",
+        "second",
+        "notyet",
+        "squared another number of times than on CPU; halves overflow on the way",
+    ),
+)
 
-ON_CPU: tuple[OnCpu, ...] = ()
+ON_CPU: tuple[OnCpu, ...] = (
+    OnCpu(
+        (
+            "aten._batch_norm_with_update.default "
+            "aten._unique.default "
+            "aten.addbmm_.default "
+            "aten.masked_fill.Tensor "
+            "aten.masked_select.out"
+        ),
+        "it has neither a rule nor a decomposition that can be recorded",
+    ),
+    OnCpu(
+        ("aten._to_sparse.default aten._to_sparse.sparse_dim"),
+        "a device's array is dense; refused in words",
+    ),
+    OnCpu(
+        ("aten.linalg_ldl_factor_ex.out aten.linalg_ldl_solve.out"),
+        "XLA has no Bunch-Kaufman factorization, and the result is LAPACK's pivot format",
+    ),
+)
 
 TOLERANCES: tuple[Tolerance, ...] = ()
 
