@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from itertools import islice
@@ -115,7 +116,9 @@ def _batches(runs: Iterator[Run]) -> Iterator[list[Run]]:
 def _outcome(function: Callable[[Any], Any], argument: Any) -> _Outcome:
     try:
         torch.manual_seed(0)
-        return _Outcome(function(argument))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # samples are full of them
+            return _Outcome(function(argument))
     except Exception as error:
         return _Outcome(error=error.with_traceback(None))
 
