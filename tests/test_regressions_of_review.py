@@ -162,3 +162,9 @@ def test_dropout_in_place_may_leave_its_probability_to_the_default():
     torch.nn.functional.dropout(x, inplace=True)
 
     assert set(x.tolist()) == {0.0, 2.0}
+
+
+def test_new_empty_strided_keeps_strides_that_leave_gaps():
+    x = torch.ones(2, device="pjrt").new_empty_strided((2, 3), (1, 4))
+
+    assert (x.shape, x.stride(), x.dtype) == ((2, 3), (1, 4), torch.float32)

@@ -16,6 +16,7 @@ from jax import lax
 from torch_pjrt.lowering.pool import INT32, INT64, max_pool, running_max, scattered
 from torch_pjrt.lowering.promote import as_dtype, opmath
 from torch_pjrt.lowering.table import LoweringTable
+from torch_pjrt.lowering.terms import taken_along
 
 Array = jax.Array
 Sizes = Sequence[int]
@@ -97,19 +98,8 @@ def _greatest(x: Array, places: Array, axis: int, count: int) -> tuple[Array, Ar
     bounds = _bounds(x.shape[axis], count)
     longest = max((b - a for a, b in bounds), default=1)
     rows = [np.array([min(a + i, b - 1) for a, b in bounds], np.int32) for i in range(longest)]
-    pieces = [_taken(x, row, axis) for row in rows]
-    return running_max(pieces, [_taken(places, row, axis) for row in rows], INT32)
-
-
-def _taken(x: Array, row: np.ndarray, axis: int) -> Array:
-    numbers = lax.GatherDimensionNumbers(
-        offset_dims=tuple(d for d in range(x.ndim) if d != axis),
-        collapsed_slice_dims=(axis,),
-        start_index_map=(axis,),
-    )
-    sizes = tuple(1 if d == axis else n for d, n in enumerate(x.shape))
-    mode = lax.GatherScatterMode.PROMISE_IN_BOUNDS
-    return lax.gather(x, row[:, None], numbers, sizes, mode=mode)
+    pieces = [taken_along(x, axis, row) for row in rows]
+    return running_max(pieces, [taken_along(places, axis, row) for row in rows], INT32)
 
 
 def _adaptive_max_backward(grad_output: Array, self: Array, indices: Array, rank: int) -> Array:

@@ -77,11 +77,6 @@ def new_zeros(x: Array, size: Shape, *, dtype: Dtype = None) -> Array:
     return new_full(x, size, 0, dtype=dtype)
 
 
-@table.lowers(aten.new_empty_strided.default)
-def new_empty_strided(x: Array, size: Shape, stride: Shape, *, dtype: Dtype = None) -> Array:
-    return new_full(x, size, 0, dtype=dtype)
-
-
 @table.lowers(aten.new_ones.default)
 def new_ones(x: Array, size: Shape, *, dtype: Dtype = None) -> Array:
     return new_full(x, size, 1, dtype=dtype)

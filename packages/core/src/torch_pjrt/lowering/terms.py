@@ -23,7 +23,7 @@ def along_terms(x: Array, axis: int, places: np.ndarray, weights: np.ndarray) ->
         return _repeated(x, axis, places[0])
     result: Array | None = None
     for place, weight in zip(places, weights, strict=True):
-        taken = _taken(x, axis, place)
+        taken = taken_along(x, axis, place)
         term = taken * lax.broadcast_in_dim(weight.astype(x.dtype), taken.shape, (axis,))
         result = term if result is None else result + term
     assert result is not None
@@ -40,10 +40,10 @@ def _repeated(x: Array, axis: int, places: np.ndarray) -> Array:
         shape = (*x.shape[: axis + 1], times, *x.shape[axis + 1 :])
         x = lax.broadcast_in_dim(x, shape, [d for d in range(len(shape)) if d != axis + 1])
         return lax.reshape(x, (*shape[:axis], count, *shape[axis + 2 :]))
-    return _taken(x, axis, places)
+    return taken_along(x, axis, places)
 
 
-def _taken(x: Array, axis: int, places: np.ndarray) -> Array:
+def taken_along(x: Array, axis: int, places: np.ndarray) -> Array:
     """Elements along a dim: a slice where they are evenly spaced, else a gather."""
     steps = np.diff(places)
     if len(places) == 1 or (len(places) and steps[0] > 0 and (steps == steps[0]).all()):

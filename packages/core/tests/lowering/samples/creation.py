@@ -33,7 +33,6 @@ SAMPLES: list[Sample] = [
     _empty(aten.empty_permuted.default, [2, 3], [1, 0], dtype=torch.int32),
     _empty(aten.empty_like.default, X, dtype=torch.int32),
     _empty(aten.new_empty.default, X, [4]),
-    _empty(aten.new_empty_strided.default, X, [4, 1], [1, 4]),
     sample(aten.full.default, [2], 7),
     sample(aten.full.default, [2], 7.5),
     sample(aten.full.default, [2], True),
