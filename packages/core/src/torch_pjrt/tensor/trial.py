@@ -28,15 +28,6 @@ _SIZES_ARE_VALUES = frozenset(("aten::repeat_interleave", "aten::segment_reduce"
 _OVERLAP = "unsupported operation: "
 _refused: dict[Any, str | None] = {}
 
-# What our forwards save for them is float32, as on other accelerators; the CPU's may save less.
-_SAVED_BY_US = frozenset(
-    (
-        "aten::native_batch_norm_backward",
-        "aten::native_group_norm_backward",
-        "aten::native_layer_norm_backward",
-    )
-)
-
 
 class _TooLarge(Exception):
     pass
@@ -122,7 +113,6 @@ def _says_nothing(op: Any, refused: Exception) -> bool:
     return (
         "overrideable" in op._schema.name
         or op._schema.name in _SIZES_ARE_VALUES
-        or op._schema.name in _SAVED_BY_US
         or isinstance(refused, torch._C._LinAlgError)
         or (isinstance(refused, NotImplementedError) and str(refused).startswith("Could not run"))
     )
