@@ -146,7 +146,8 @@ def ctc_loss_backward(
 
     times = along((len(x),), 0)
     _, beta = lax.scan(step, lax.full_like(emitted[0], -jnp.inf), (times, emitted), reverse=True)
-    both = jnp.swapaxes(alpha, 0, 1) + beta
+    # The CPU's forward leaves `log_alpha` uninitialised where no path that ends in time comes by.
+    both = jnp.where(beta == -jnp.inf, -jnp.inf, jnp.swapaxes(alpha, 0, 1) + beta)
     sample = along(spelling.shape, 0)
 
     def by_class(paths: Array) -> Array:
