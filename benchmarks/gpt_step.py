@@ -144,7 +144,11 @@ class Contestant:
 def start_cold(name: str, data: Path) -> Contestant:
     """Start one and wait for its first step; caches on disk are empty."""
     command = [sys.executable, __file__, "--contestant", name, "--data", str(data)]
-    environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(data / "inductor")}
+    environment = {
+        **os.environ,
+        "TORCHINDUCTOR_CACHE_DIR": str(data / "inductor"),
+        "TORCH_PJRT_CACHE_DIR": str(data / "pjrt"),
+    }
     start = time.perf_counter()
     process = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment

@@ -38,7 +38,8 @@ def compiled() -> Count:
 def python() -> Run:
     """Runs a script in a process of its own; fails with what it wrote unless it ends with `returncode`.
 
-    None accepts any. Keywords are environment variables; variables of ours are not inherited.
+    None accepts any. Keywords are environment variables; variables of ours are not inherited, and no
+    programs are kept on disk.
     """
 
     def run(
@@ -49,7 +50,7 @@ def python() -> Run:
             [sys.executable, "-c", script],
             capture_output=True,
             text=True,
-            env={**env, **variables},
+            env={**env, "TORCH_PJRT_CACHE_DIR": "", **variables},
             timeout=300,
             check=False,
         )

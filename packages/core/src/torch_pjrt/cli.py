@@ -2,6 +2,7 @@
 
     python -m torch_pjrt plugins    every plugin found, from where, what it offers, what is wrong
     python -m torch_pjrt devices    the devices on offer, the preferred one first
+    python -m torch_pjrt cache      the compiled programs on disk: list, prune, clear (`cli_cache.py`)
 
 Exit code 0 if a device can be used and nothing is broken, 1 if not, 2 if a command or an
 environment variable cannot be read. Starts no device.
@@ -17,6 +18,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 import torch  # noqa: F401  before the rest: it registers the device, in the order that PyTorch expects
 
+from torch_pjrt import cli_cache
 from torch_pjrt.errors import SettingError, TorchPjrtError
 from torch_pjrt.lowering.table import LoweringTable
 from torch_pjrt.passes.runner import Pass
@@ -29,11 +31,11 @@ _MOST_NAMED = 6  # a plugin with more lowerings than this has them counted, not 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit code."""
-    command = _parser().parse_args(arguments).command
+    options = _parser().parse_args(arguments)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what is broken is printed with its plugin
-            return command(host())
+            return options.command(options)
     except SettingError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return 2
@@ -204,5 +206,7 @@ def _parser() -> argparse.ArgumentParser:
         ("plugins", plugins, "list the plugins, where they come from, and what each offers"),
         ("devices", devices, "list the devices on offer, the preferred one first"),
     ):
-        commands.add_parser(name, help=words, description=words).set_defaults(command=command)
+        parsed = commands.add_parser(name, help=words, description=words)
+        parsed.set_defaults(command=lambda options, command=command: command(host()))
+    cli_cache.add_to(commands)
     return parser

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from torch_pjrt.errors import SettingError
 
@@ -23,14 +24,31 @@ def _integer(variable: str, default: int) -> int:
     return number
 
 
+def _folder(variable: str) -> Path | None:
+    """What the variable names, None if it is empty; the user's folder of caches if it is not set."""
+    text = os.environ.get(variable)
+    if text is not None:
+        return Path(text).expanduser() if text.strip() else None
+    try:
+        caches = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
+    except RuntimeError:  # there is no home
+        return None
+    return Path(caches) / "torch-pjrt"
+
+
 @dataclass(slots=True)
 class Settings:
     """All settings, each with the variable that sets it.
 
-    tape_bound  TORCH_PJRT_TAPE_BOUND: the tape is run when it holds more values than this.
+    tape_bound   TORCH_PJRT_TAPE_BOUND: the tape is run when it holds more values than this.
+    cache_dir    TORCH_PJRT_CACHE_DIR: where compiled programs are saved for the next process; None (the
+                 variable is empty): nowhere. If it is not set: `torch-pjrt` in the user's folder of caches.
+    cache_bytes  TORCH_PJRT_CACHE_BYTES: how large that folder may become, 2 GiB if it is not set.
     """
 
     tape_bound: int = field(default_factory=lambda: _integer("TORCH_PJRT_TAPE_BOUND", 10_000))
+    cache_dir: Path | None = field(default_factory=lambda: _folder("TORCH_PJRT_CACHE_DIR"))
+    cache_bytes: int = field(default_factory=lambda: _integer("TORCH_PJRT_CACHE_BYTES", 2 << 30))
 
 
 settings = Settings()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torch_pjrt.plugin import Device, impl
@@ -32,6 +34,15 @@ class Cpu(Device):
         except (RuntimeError, AssertionError):
             # JAX_PLATFORMS leaves the CPU out, or names something that fails.
             return separate_cpu_chips()
+
+    def fingerprint(self) -> str:
+        """The processor's instructions: XLA compiles for those of the machine that it runs on."""
+        try:
+            lines = Path("/proc/cpuinfo").read_text().splitlines()
+        except OSError:  # no Linux
+            return f"{platform.machine()} {platform.processor()} {platform.node()}"
+        said = [line for line in lines if line.startswith(("model name", "flags", "Features"))]
+        return "\n".join(sorted(set(said)))
 
 
 @impl

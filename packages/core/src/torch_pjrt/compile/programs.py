@@ -7,12 +7,14 @@ whatever they are.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 
+from torch_pjrt.compile import saved
 from torch_pjrt.compile.build import as_int64, function_of
 from torch_pjrt.graph.graph import Graph, graph_of, with_inputs
 from torch_pjrt.observe.counters import counters
@@ -29,28 +31,30 @@ _MOST_VARIANTS = 2
 class Program:
     """One compiled program.
 
-    graph      after the passes, as it was lowered.
+    recorded   the graph as it came from the tape.
     donated    the inputs (negative numbers) whose memory it takes.
     outputs    the tape's numbers of the values it returns, in order.
     plan       which numbers of the tape are inputs.
-    n_operators    how many operators the tape had recorded.
     """
 
     def __init__(
         self,
-        graph: Graph,
+        recorded: Graph,
         compiled: Any,
         outputs: tuple[int, ...],
         donated: tuple[int, ...],
         plan: NumberPlan,
-        n_operators: int,
     ) -> None:
-        self.graph = graph
+        self.recorded = recorded
         self.compiled = compiled
         self.outputs = outputs
         self.donated = donated
         self.plan = plan
-        self.n_operators = n_operators
+
+    @property
+    def graph(self) -> Graph:
+        """After the passes, as it is lowered. They run again: a program may keep thousands of nodes."""
+        return run_passes(client().passes, self.recorded)
 
     def run(self, tape: Tape, reusable: Mapping[int, int]) -> Sequence[jax.Array]:
         """Launch it on the tape's inputs. An input that is donated but still held is copied first."""
@@ -63,7 +67,7 @@ class Program:
         if results:
             remember(results)
         counters.programs_run += 1
-        counters.operators += self.n_operators
+        counters.operators += len(self.recorded.nodes)
         counters.donated += len(self.donated)
         return results
 
@@ -173,8 +177,20 @@ def _compiled(
 ) -> Program:
     """Outputs that reuse an input's memory come first, in the inputs' order: JAX pairs them in order."""
     outputs = [*reusable.values(), *sorted(set(live) - set(reusable.values()))]
-    recorded = graph_of(tape, outputs)
-    graph = run_passes(client().passes, with_inputs(recorded, plan.changing))
+    recorded = with_inputs(graph_of(tape, outputs), plan.changing)
+    digest = saved.digest_of(recorded, tape, tuple(reusable))
+    compiled = saved.load(digest) if digest is not None else None
+    if compiled is None:
+        start = time.perf_counter()
+        compiled = _compile(recorded, tape, reusable, plan)
+        if digest is not None:
+            saved.save(digest, compiled, len(recorded.nodes), time.perf_counter() - start)
+    return Program(recorded, compiled, tuple(outputs), tuple(reusable), plan)
+
+
+def _compile(recorded: Graph, tape: Tape, reusable: Mapping[int, int], plan: NumberPlan) -> Any:
+    """The graph lowered and compiled, to be launched on arrays like the tape's inputs."""
+    graph = run_passes(client().passes, recorded)
     with counters.timed("lower_s"):
         function = function_of(graph, client().lowerings, plan, len(tape.draws))
     arguments = [
@@ -187,4 +203,4 @@ def _compiled(
     with counters.timed("compile_s"), jax.enable_x64(True):
         compiled = client().compile(function, arguments, [-n - 1 for n in reusable])
     counters.programs_compiled += 1
-    return Program(graph, compiled, tuple(outputs), tuple(reusable), plan, len(recorded.nodes))
+    return compiled

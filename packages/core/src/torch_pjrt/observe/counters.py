@@ -15,6 +15,8 @@ class Counters:
 
     operators: int = 0
     programs_compiled: int = 0
+    programs_loaded: int = 0
+    programs_not_portable: int = 0
     programs_run: int = 0
     syncs: Counter[str] = field(default_factory=Counter)
     fallbacks: Counter[str] = field(default_factory=Counter)
@@ -25,6 +27,8 @@ class Counters:
     donated: int = 0
     lower_s: float = 0.0
     compile_s: float = 0.0
+    load_s: float = 0.0
+    save_s: float = 0.0
     sync_s: float = 0.0
     launch_s: float = 0.0
     upload_s: float = 0.0

@@ -32,7 +32,8 @@ class Report:
         rows = [
             ("operators traced", f"{c['operators']}"),
             ("programs compiled", f"{c['programs_compiled']} ({c['compile_s']:.2f} s)"),
-            ("programs reused", f"{c['programs_run'] - c['programs_compiled']}"),
+            ("  found on disk", f"{c['programs_loaded']} ({c['load_s']:.2f} s)"),
+            ("programs reused", f"{_reused(c)}"),
             ("syncs", _causes(c["syncs"])),
             ("  host time", f"{c['sync_s']:.3f} s, of which launching {c['launch_s']:.3f} s"),
             ("fallbacks to the CPU", f"{_causes(c['fallbacks'])} ({c['fallback_s']:.3f} s)"),
@@ -49,6 +50,10 @@ def report() -> Report:
     """What this process did so far."""
     snapshot = {f.name: getattr(counters, f.name) for f in fields(counters)}
     return Report({k: dict(v) if isinstance(v, dict) else v for k, v in snapshot.items()})
+
+
+def _reused(c: dict[str, Any]) -> int:
+    return c["programs_run"] - c["programs_compiled"] - c["programs_loaded"]
 
 
 def _causes(counts: dict[str, int]) -> str:

@@ -39,5 +39,13 @@ class Device(abc.ABC):
         """XLA compile options for every program on this device."""
         return {}
 
+    def fingerprint(self) -> str:
+        """What a compiled program needs of this machine beside the kind of its chips and PJRT's version.
+
+        Programs that an earlier process saved on disk are used only where this is the same. Asked once,
+        after `start`.
+        """
+        return ""
+
     def __repr__(self) -> str:
         return f"<device {self.name}>"

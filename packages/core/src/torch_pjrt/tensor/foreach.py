@@ -1,13 +1,15 @@
-"""In-place operators on lists (`_foreach_add_`) whose elements share memory.
+"""Operators on lists (`_foreach_add_`): elements that share memory, and elements that look alike.
 
 PyTorch does one element after the other; recorded as one node, all would read what was there before. So
-where an element writes what another one uses, they are recorded one by one.
+where an element of an in-place operator writes what another one uses, they are recorded one by one.
+
+A model has hundreds of parameters and few shapes: PyTorch's meta functions are asked once for each.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -95,3 +97,45 @@ def one_by_one(
         used = [element(a, i) for a in (*args[1:], *kwargs.values())]
         refuse_partial_overlap((target,), [u[0] for u in used if isinstance(u, list)])
         call(op, tuple(element(a, i) for a in args), {k: element(v, i) for k, v in kwargs.items()})
+
+
+class Alike:
+    """The elements of the lists of one call, of those that look alike only the first.
+
+    chosen  the places of these.
+    place   for each element, which of the chosen it looks like.
+    """
+
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        lists = [x for x in given.values() if isinstance(x, (list, tuple))]
+        self._n = len(lists[0]) if lists else 0
+        self.chosen: list[int] = []
+        self.place: list[int] = []
+        if any(len(x) != self._n for x in lists):  # PyTorch refuses that
+            self._n = 0
+        known: dict[Any, int] = {}
+        for i in range(self._n):
+            key = tuple([_look(x[i]) for x in lists])
+            if key not in known:
+                known[key] = len(self.chosen)
+                self.chosen.append(i)
+            self.place.append(known[key])
+
+    def cut(self, given: Any) -> Any:
+        """A list with the chosen elements only; what is no list as it is."""
+        if self._n and isinstance(given, (list, tuple)):
+            return [given[i] for i in self.chosen]
+        return given
+
+    def all_of(self, results: Any) -> Any:
+        """The result for each element, from the results for the chosen ones."""
+        if self._n and isinstance(results, (list, tuple)) and len(results) == len(self.chosen):
+            return [results[i] for i in self.place]
+        return results
+
+
+def _look(x: Any) -> Any:
+    """What a meta function asks of an element: not the value of a float."""
+    if isinstance(x, torch.Tensor):
+        return look_of(x)[0]
+    return (x.__class__, x) if isinstance(x, int) else x.__class__

@@ -274,19 +274,27 @@ def _on_meta(plan: Plan, call: Call, args: tuple[Any, ...], kwargs: dict[str, An
 
 def _called_on_meta(plan: Plan, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
-    def to_meta(x: Any) -> Any:
-        return mapped(x, lambda t: look_of(t)[0].meta())
+    alike = foreach.Alike(call.given) if plan.on_lists else None
+
+    def to_meta(x: Any, look: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+        return mapped(x if alike is None else alike.cut(x), look)
+
+    def alone(t: torch.Tensor) -> torch.Tensor:
+        return look_of(t)[0].meta()
 
     if plan.mutates:
         same: dict[int, torch.Tensor] = {}
 
         def shared(t: torch.Tensor) -> torch.Tensor:
-            return same.setdefault(id(t), look_of(t)[0].meta())
+            return same.setdefault(id(t), alone(t))
 
-        plan.op(*mapped(args, shared), **_on_meta_device(mapped(kwargs, shared)))
-    positional = [to_meta(call.given[a.name]) for a in plan.arguments if not a.keyword_only]
-    named = {a.name: to_meta(call.given[a.name]) for a in plan.arguments if a.keyword_only}
-    return plan.functional(*positional, **_on_meta_device(named))
+        named = {name: to_meta(x, shared) for name, x in kwargs.items()}
+        plan.op(*[to_meta(x, shared) for x in args], **_on_meta_device(named))
+    given = {a.name: to_meta(call.given[a.name], alone) for a in plan.arguments}
+    positional = [given[a.name] for a in plan.arguments if not a.keyword_only]
+    named = {a.name: given[a.name] for a in plan.arguments if a.keyword_only}
+    results = plan.functional(*positional, **_on_meta_device(named))
+    return results if alike is None else alike.all_of(results)
 
 
 def _on_meta_device(kwargs: dict[str, Any]) -> dict[str, Any]:

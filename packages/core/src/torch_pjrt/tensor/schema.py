@@ -90,6 +90,11 @@ class Plan:
         return any(self.writes)
 
     @cached_property
+    def on_lists(self) -> bool:
+        """It treats element by element of its lists, as `_foreach_add` does."""
+        return self.op._schema.name.startswith("aten::_foreach_")
+
+    @cached_property
     def decides_dtype(self) -> bool:
         """It computes in the dtype of its `out=`."""
         return bool(self.outs) and self.op._schema.name in _COMPUTE_IN_DTYPE_OF_OUT

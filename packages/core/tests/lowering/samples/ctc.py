@@ -33,7 +33,9 @@ def rows(dtype: torch.dtype, labels: torch.Tensor, times: torch.Tensor, zero: bo
     forward, backward = aten._ctc_loss.Tensor, aten._ctc_loss_backward.Tensor
     loss, alpha = forward(x, labels, times, LENGTHS, 0, zero)
     # What the CPU leaves uninitialised may be anything; here it always is the worst.
-    alpha[(torch.arange(alpha.shape[2]) > 2 * LENGTHS[:, None])[:, None].expand_as(alpha)] = torch.nan
+    alpha[(torch.arange(alpha.shape[2]) > 2 * LENGTHS[:, None])[:, None].expand_as(alpha)] = (
+        torch.nan
+    )
     grad = torch.rand(len(loss), generator=seed, dtype=torch.float64).to(dtype)
     return [
         Sample(

@@ -130,6 +130,9 @@ class _Worker:
     def _started(self) -> subprocess.Popen[str]:
         if self.process is None:
             environment = {**({"XLA_FLAGS": _XLA_FLAGS} if self.fast else {}), **os.environ}
+            environment["TORCH_PJRT_CACHE_DIR"] = (
+                ""  # thousands of programs that nobody needs again
+            )
             self.process = subprocess.Popen(
                 [sys.executable, "-m", __name__, self.device],
                 stdin=subprocess.PIPE,

@@ -1,0 +1,67 @@
+"""Programs from an earlier process: looked for before anything is lowered, saved when it was compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from torch_pjrt.compile import executables
+from torch_pjrt.compile.fingerprint import NotPortable, of_program
+from torch_pjrt.compile.store import Store
+from torch_pjrt.observe.counters import counters
+from torch_pjrt.run.client import client
+from torch_pjrt.settings import settings
+
+if TYPE_CHECKING:
+    from torch_pjrt.graph.graph import Graph
+    from torch_pjrt.graph.tape import Tape
+
+_stores: dict[Any, Store] = {}
+
+
+def digest_of(recorded: Graph, tape: Tape, donated: Sequence[int]) -> str | None:
+    """What this graph's program is saved under; None if it cannot be, or if nothing is to be saved.
+
+    The tape's inputs are those that the program will be compiled for.
+    """
+    if settings.cache_dir is None:
+        return None
+    arrays: list[Any] = [value.array for value in tape.inputs]
+    try:
+        return of_program(recorded, arrays, donated, len(tape.draws), client())
+    except NotPortable:
+        counters.programs_not_portable += 1
+        return None
+
+
+def load(digest: str) -> Any:
+    """The compiled program, ready to be launched; None if it is not on disk."""
+    store = _store()
+    with counters.timed("load_s"):
+        content = store.load(digest)
+        if content is None:
+            return None
+        compiled = executables.from_bytes(content, client())
+        if compiled is None:
+            store.drop(digest)
+        else:
+            counters.programs_loaded += 1
+        return compiled
+
+
+def save(digest: str, compiled: Any, n_operators: int, seconds: float) -> None:
+    """Keep a program for the next process; `seconds` is what it took to lower and compile it."""
+    with counters.timed("save_s"):
+        content = executables.to_bytes(compiled)
+        if content is not None:
+            device = client().device.name
+            about = {"device": device, "operators": n_operators, "seconds": round(seconds, 3)}
+            _store().save(digest, content, **about)
+
+
+def _store() -> Store:
+    assert settings.cache_dir is not None
+    key = (settings.cache_dir, settings.cache_bytes)
+    if key not in _stores:
+        _stores[key] = Store(*key)
+    return _stores[key]
