@@ -7,13 +7,16 @@ are in an order in which every value is made before it is read.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 from torch_pjrt.errors import InvalidGraph
 from torch_pjrt.graph.face import Face
 from torch_pjrt.graph.signature import Signature, by_number
 from torch_pjrt.graph.tape import Tape
+
+if TYPE_CHECKING:
+    from torch_pjrt.observe.lines import Line
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,7 @@ class Node:
 
     inputs   by the signature's slots.
     outputs  the names that its results get.
+    line     where the user called it, if that was noted. It is no part of what the node computes.
     """
 
     signature: Signature
@@ -49,6 +53,7 @@ class Node:
     outputs: tuple[int, ...]
     numbers: tuple[Number, ...] = ()
     draw: Draw | None = None
+    line: Line | None = field(default=None, compare=False)
 
     @property
     def op(self) -> Any:
@@ -126,9 +131,11 @@ def graph_of(tape: Tape, outputs: Sequence[int]) -> Graph:
 
 def _nodes(tape: Tape) -> Iterator[Node]:
     code = tape.code
+    lines: dict[int, Line | None] = getattr(code, "lines", {})
     place = n_values = n_ints = n_floats = 0
     while place < len(code):
         signature = by_number(code[place])
+        line = lines.get(place)
         place += 1
         end = place + len(signature.faces)
         inputs = tuple(code[place:end])
@@ -147,7 +154,7 @@ def _nodes(tape: Tape) -> Iterator[Node]:
                 n_floats += 1
         outputs = tuple(range(n_values, n_values + len(signature.outs)))
         n_values += len(signature.outs)
-        yield Node(signature, inputs, outputs, tuple(numbers), draw)
+        yield Node(signature, inputs, outputs, tuple(numbers), draw, line)
 
 
 def with_inputs(graph: Graph, changing: frozenset[tuple[type, int]]) -> Graph:

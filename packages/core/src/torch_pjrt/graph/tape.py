@@ -12,7 +12,8 @@ cycle, and nothing else may keep a `Value` for longer than a call.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self
+from collections.abc import Callable
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from torch_pjrt.errors import LostValue
 
@@ -85,9 +86,11 @@ class Tape:
         "nested",
         "values",
     )
+    # Makes the code of a new tape. `observe/lines.py` puts a list here that notes more than the integers.
+    new_code: ClassVar[Callable[[], list[int]]] = list
 
     def __init__(self, *, nested: bool = False) -> None:
-        self.code: list[int] = []
+        self.code = Tape.new_code()
         self.values: list[Value] = []
         self.inputs: list[Value] = []
         self.ints: list[int] = []

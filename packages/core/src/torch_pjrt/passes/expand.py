@@ -39,7 +39,9 @@ class Expand:
                 fresh += len(renamed)
                 inner_inputs = tuple(inner[v] for v in inner_node.inputs)
                 inner.update(zip(inner_node.outputs, renamed, strict=True))
-                nodes.append(replace(inner_node, inputs=inner_inputs, outputs=renamed))
+                nodes.append(
+                    replace(inner_node, inputs=inner_inputs, outputs=renamed, line=node.line)
+                )
             names.update(zip(node.outputs, (inner[v] for v in expansion.outputs), strict=True))
         outputs = tuple(names.get(v, v) for v in graph.outputs)
         return replace(graph, nodes=tuple(nodes), outputs=outputs)

@@ -1,0 +1,147 @@
+"""Lines: where in the user's program each operator on the tape was called. Off unless somebody asks.
+
+While it is on, the code of a tape is a list that notes the caller's frame whenever a node is appended:
+kernels do not know of it, and while it is off nothing is asked of them. Nodes of `graph_of(tape, ...)` carry
+their line; passes keep it, since they rewrite nodes by `replace`.
+
+An operator of backward gets the line of the forward operator whose gradient it computes.
+
+    with lines.noted("recompile"):          # or lines.note_for("recompile"), lines.stop_for("recompile")
+        ...
+    [str(line) for line in lines_of(tape)]  # ["model.py:12", "model.py:13", "None"]
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, NamedTuple
+
+import torch
+
+from torch_pjrt.graph.graph import graph_of
+from torch_pjrt.graph.tape import Tape, state
+
+
+class Line(NamedTuple):
+    """A place in the user's program.
+
+    file, number  the innermost line that is neither PyTorch's, JAX's nor ours.
+    function      the name of the function it is in.
+    module        the path of the module that was running, `GPT/blocks.3/attn`; "" where none was.
+    backward      the operator computes a gradient of what that line computed.
+    """
+
+    file: str
+    number: int
+    function: str
+    module: str = ""
+    backward: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.number}"
+
+
+class NotedCode(list[int]):
+    """A tape's code that notes the line of each node: `lines` by the place where the node begins."""
+
+    __slots__ = ("lines",)
+
+    def __init__(self, code: list[int] | tuple[int, ...] = ()) -> None:
+        super().__init__(code)
+        self.lines: dict[int, Line | None] = {}
+
+    def __iadd__(self, code: Any) -> NotedCode:  # type: ignore[override]
+        end = len(self)
+        self.lines[end] = _current_line(sys._getframe(1))
+        # An interrupt comes before this or after the whole node: a subscript calls nothing.
+        self[end:] = code
+        return self
+
+
+def lines_of(tape: Tape) -> list[Line | None]:
+    """For each node of the tape, in order, its line; None for those recorded while nobody asked."""
+    return [node.line for node in graph_of(tape, ()).nodes]
+
+
+def note_for(reason: str) -> None:
+    """Note lines from now on, until `stop_for` was called for every reason."""
+    _reasons.add(reason)
+    Tape.new_code = NotedCode
+    if not isinstance(state.tape.code, NotedCode):
+        state.tape.code = NotedCode(state.tape.code)
+
+
+def stop_for(reason: str) -> None:
+    """Note lines no longer, unless for another reason."""
+    _reasons.discard(reason)
+    if not _reasons:
+        Tape.new_code = list
+        state.tape.code = list(state.tape.code)
+        _forward.clear()
+
+
+@contextmanager
+def noted(reason: str) -> Iterator[None]:
+    """Note lines within the block."""
+    was_on = reason in _reasons
+    note_for(reason)
+    try:
+        yield
+    finally:
+        if not was_on:
+            stop_for(reason)
+
+
+_reasons: set[str] = set()
+
+_HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_INSIDE = (
+    _HERE + os.sep,
+    os.path.dirname(os.path.abspath(torch.__file__)) + os.sep,
+    "<kernel of ",
+    "<frozen ",
+)
+_is_inside: dict[str, bool] = {}
+
+# Lines of forward operators by the sequence number of the autograd node that their gradient is.
+_forward: dict[int, Line] = {}
+_MOST_FORWARD = 1 << 17
+
+_sequence_number: Any = torch._C._autograd._get_sequence_nr  # type: ignore[attr-defined]
+_autograd_node: Any = torch._C._current_autograd_node  # type: ignore[attr-defined]
+
+
+def _current_line(frame: FrameType | None) -> Line | None:
+    """The line of the operator that is being recorded; `frame` is any of ours."""
+    node = _autograd_node()
+    if node is not None:
+        line = _forward.get(node._sequence_nr())
+        if line is not None:
+            return line._replace(backward=True)
+    line = user_line(frame)
+    if line is not None and torch.is_grad_enabled():
+        # PyTorch has made the operator's autograd node before the kernel, if it makes one.
+        _forward.setdefault(_sequence_number() - 1, line)
+        if len(_forward) > _MOST_FORWARD:
+            for old in list(_forward)[: _MOST_FORWARD // 2]:
+                del _forward[old]
+    return line
+
+
+def user_line(frame: FrameType | None = None) -> Line | None:
+    """The innermost line of the user's, from `frame` (the caller's) outwards; None where there is none."""
+    if frame is None:
+        frame = sys._getframe(1)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        inside = _is_inside.get(file)
+        if inside is None:
+            inside = _is_inside[file] = file.startswith(_INSIDE)
+        if not inside:
+            return Line(file, frame.f_lineno, frame.f_code.co_name)
+        frame = frame.f_back
+    return None

@@ -1,0 +1,132 @@
+"""Each recorded operator knows the line of the user's program that called it, while somebody asks."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from torch import nn
+
+import torch_pjrt
+from torch_pjrt.graph.graph import graph_of
+from torch_pjrt.graph.tape import state
+from torch_pjrt.observe import lines
+from torch_pjrt.observe.lines import NotedCode, lines_of
+from torch_pjrt.passes.expand import Expand
+
+
+def here() -> str:
+    """The place of the line that calls this."""
+    frame = sys._getframe(1)
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+@pytest.fixture
+def noted() -> Iterator[None]:
+    torch.zeros((), device="pjrt")
+    torch_pjrt.sync()
+    with lines.noted("test"):
+        yield
+    torch_pjrt.sync()
+
+
+def told() -> list[tuple[str, str]]:
+    """Operator and line of each node on the tape."""
+    nodes = graph_of(state.tape, ()).nodes
+    return [(str(n.op), str(n.line)) for n in nodes]
+
+
+def test_operator_has_the_line_that_called_it(noted: None) -> None:
+    x = torch.ones(3, device="pjrt")
+    first, y = here(), x.exp()
+    second, z = here(), torch.sort(y)
+
+    assert ("aten.exp.default", first) in told()
+    assert ("aten.sort.default", second) in told()
+    assert z.values.tolist() == y.tolist()
+
+
+def test_operator_within_pytorch_has_the_line_of_the_user(noted: None) -> None:
+    x = torch.ones(2, 3, device="pjrt")
+    model = nn.Sequential(nn.Linear(3, 4), nn.GELU()).to("pjrt")
+    torch_pjrt.sync()
+
+    line, y = here(), model(x)
+
+    assert {where for _, where in told()} == {line}
+    assert y.shape == (2, 4)
+
+
+def test_operator_of_backward_has_the_line_of_its_forward(noted: None) -> None:
+    x = torch.rand(3, device="pjrt", requires_grad=True)
+    first, y = here(), x.exp()
+    z = y.detach() + 1  # needs no gradient: its line must not replace the one before
+    second, loss = here(), y.sin().sum()
+    torch_pjrt.sync()
+
+    loss.backward()
+
+    nodes = graph_of(state.tape, ()).nodes
+    backward = {str(n.op): str(n.line) for n in nodes if n.line is not None and n.line.backward}
+    assert backward["aten.cos.default"] == second
+    assert first in {str(n.line) for n in nodes if str(n.op) == "aten.mul.Tensor"}
+    assert z.shape == (3,)
+
+
+def test_in_place_view_and_list_operators_have_lines(noted: None) -> None:
+    x = torch.zeros(4, device="pjrt")
+    first, _ = here(), x[1:].add_(1)
+    second, _ = here(), torch._foreach_add([x, x], 1.0)
+
+    assert {("pjrt.write", first), ("pjrt.read", first)} <= set(told())
+    assert second in {where for _, where in told()}
+
+
+def test_lines_survive_passes_and_expansions(noted: None) -> None:
+    x = torch.rand(3, device="pjrt")
+    line, y = here(), torch.special.log_softmax(torch.sinc(x), 0)
+
+    graph = Expand()(graph_of(state.tape, (y.untyped_storage().buffer.value.number,)))
+
+    assert {str(n.line) for n in graph.nodes[1:]} == {line}
+
+
+def test_one_line_for_each_node_also_of_what_was_recorded_before() -> None:
+    x = torch.ones(3, device="pjrt")
+    torch_pjrt.sync()
+    y = x + 1
+    with lines.noted("test"):
+        line, z = here(), y * 2
+        w = z + y
+
+        found = [str(place) for place in lines_of(state.tape)]
+
+    assert found[:2] == ["None", line]
+    assert len(found) == 3
+    assert (w.tolist(), z.tolist()) == ([6, 6, 6], [4, 4, 4])
+
+
+def test_nothing_is_noted_while_nobody_asks() -> None:
+    with lines.noted("a"):
+        with lines.noted("b"):
+            pass
+        assert isinstance(state.tape.code, NotedCode)
+
+    assert type(state.tape.code) is list
+    torch.ones(3, device="pjrt").exp()
+    torch_pjrt.sync()
+    assert type(state.tape.code) is list
+
+
+def test_same_program_from_other_lines_is_not_compiled_again(
+    noted: None, compiled: Callable[[], int]
+) -> None:
+    x = torch.ones(5).to("pjrt")
+    results = [(x * 3).tolist()]
+
+    results.append((x * 3).tolist())
+
+    assert results[0] == results[1]
+    assert compiled() == 1
