@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +17,7 @@ from torch_pjrt.graph.tape import state
 from torch_pjrt.observe import lines
 from torch_pjrt.observe.lines import NotedCode, lines_of
 from torch_pjrt.passes.expand import Expand
+from torch_pjrt.settings import settings
 
 
 def here() -> str:
@@ -106,6 +109,104 @@ def test_one_line_for_each_node_also_of_what_was_recorded_before() -> None:
     assert found[:2] == ["None", line]
     assert len(found) == 3
     assert (w.tolist(), z.tolist()) == ([6, 6, 6], [4, 4, 4])
+
+
+class Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.qkv(x).cos()
+
+
+class GPT(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(
+            nn.ModuleDict({"attn": Attention(), "mlp": nn.Tanh()}) for _ in range(2)
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = block["mlp"](block["attn"](x))  # type: ignore[index]
+        return x
+
+
+def test_operator_knows_the_path_of_its_module(noted: None) -> None:
+    model = GPT().to("pjrt")
+    x = torch.rand(2, 4).to("pjrt")
+    torch_pjrt.sync()
+
+    loss = model(x).sum()
+    forward = {(str(n.op), n.line.module) for n in graph_of(state.tape, ()).nodes if n.line}
+    torch_pjrt.sync()
+    loss.backward()
+    backward = {
+        (str(n.op), n.line.module)
+        for n in graph_of(state.tape, ()).nodes
+        if n.line is not None and n.line.backward
+    }
+
+    assert ("aten.cos.default", "GPT/blocks.1.attn") in forward
+    assert ("aten.addmm.default", "GPT/blocks.1.attn/qkv") in forward
+    assert ("aten.tanh.default", "GPT/blocks.0.mlp") in forward
+    assert ("aten.sum.default", "") in forward
+    assert ("aten.sin.default", "GPT/blocks.1.attn") in backward
+    assert ("aten.tanh_backward.default", "GPT/blocks.0.mlp") in backward
+
+
+def test_path_is_right_again_after_a_module_has_failed(noted: None) -> None:
+    class Fails(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            raise ValueError("no")
+
+    x = torch.ones(2, device="pjrt")
+    with pytest.raises(ValueError, match="no"):
+        nn.Sequential(nn.Identity(), Fails())(x)
+
+    y = nn.Tanh()(x)
+
+    assert graph_of(state.tape, ()).nodes[-1].line.module == "Tanh"  # type: ignore[union-attr]
+    assert y.shape == (2,)
+
+
+def test_compiled_program_names_line_and_module(
+    compiled: Callable[[], int], tmp_path: Path
+) -> None:
+    model = GPT().to("pjrt")
+    x = torch.rand(2, 4).to("pjrt")
+
+    with torch_pjrt.source_lines():
+        settings.dump = str(tmp_path)
+        try:
+            model(x).sum().backward()
+            torch_pjrt.sync()
+        finally:
+            settings.dump = None
+
+    hlo = (tmp_path / "0001.hlo.txt").read_text()
+    number = Attention.forward.__code__.co_firstlineno + 1
+    assert f'GPT/blocks.1.attn/aten.cos.default(test_source_lines.py:{number})/cos"' in hlo
+    assert f"GPT/blocks.0.attn/backward/aten.sin.default(test_source_lines.py:{number})" in hlo
+    assert __file__ in hlo
+    graph = (tmp_path / "0001.graph.txt").read_text()
+    assert f"# {__file__}:{number}, GPT/blocks.1.attn\n" in graph
+    assert f"# {__file__}:{number}, GPT/blocks.1.attn, in backward\n" in graph
+
+
+def test_variable_turns_it_on_for_the_process(python: Callable[..., Any]) -> None:
+    script = """
+import torch
+from torch_pjrt.observe.lines import lines_of
+from torch_pjrt.graph.tape import state
+x = torch.ones(3, device="pjrt")
+y = x + 1
+print([str(line) for line in lines_of(state.tape)][-1])
+"""
+
+    assert python(script, TORCH_PJRT_SOURCE_LINES="1").stdout == "<string>:6\n"
+    assert python(script).stdout == "None\n"
 
 
 def test_nothing_is_noted_while_nobody_asks() -> None:

@@ -3,8 +3,10 @@
 Importing this package is not needed: `import torch` makes the device `pjrt` known. What it offers beside
 the device is here, loaded on first use:
 
-    sync()      run what is pending
-    report()    what was compiled, run, moved, and how long it took
+    sync()            run what is pending
+    report()          what was compiled, run, moved, and how long it took
+    to_stablehlo()    the program that would compute some tensors, as text
+    source_lines()    lines of your program in what XLA compiles, for a block
 """
 
 from __future__ import annotations
@@ -16,12 +18,19 @@ from torch_pjrt.autoload import autoload, failure
 
 if TYPE_CHECKING:
     from torch_pjrt.observe.report import report
+    from torch_pjrt.observe.request import source_lines
+    from torch_pjrt.observe.stablehlo import to_stablehlo
     from torch_pjrt.run.request import sync
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "autoload", "report", "sync"]
+__all__ = ["__version__", "autoload", "report", "source_lines", "sync", "to_stablehlo"]
 
-_LAZY = {"report": "torch_pjrt.observe.report", "sync": "torch_pjrt.run.request"}
+_LAZY = {
+    "report": "torch_pjrt.observe.report",
+    "source_lines": "torch_pjrt.observe.request",
+    "sync": "torch_pjrt.run.request",
+    "to_stablehlo": "torch_pjrt.observe.stablehlo",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -36,19 +36,32 @@ def _folder(variable: str) -> Path | None:
     return Path(caches) / "torch-pjrt"
 
 
+def _flag(variable: str) -> bool:
+    text = os.environ.get(variable, "")
+    if text not in ("", "0", "1"):
+        raise SettingError(f"{variable} cannot be read.", saw=repr(text), expected="0 or 1")
+    return text == "1"
+
+
 @dataclass(slots=True)
 class Settings:
     """All settings, each with the variable that sets it.
 
-    tape_bound   TORCH_PJRT_TAPE_BOUND: the tape is run when it holds more values than this.
-    cache_dir    TORCH_PJRT_CACHE_DIR: where compiled programs are saved for the next process; None (the
-                 variable is empty): nowhere. If it is not set: `torch-pjrt` in the user's folder of caches.
-    cache_bytes  TORCH_PJRT_CACHE_BYTES: how large that folder may become, 2 GiB if it is not set.
+    tape_bound    TORCH_PJRT_TAPE_BOUND: the tape is run when it holds more values than this.
+    cache_dir     TORCH_PJRT_CACHE_DIR: where compiled programs are saved for the next process; None (the
+                  variable is empty): nowhere. If it is not set: `torch-pjrt` in the user's folder of caches.
+    cache_bytes   TORCH_PJRT_CACHE_BYTES: how large that folder may become, 2 GiB if it is not set.
+    dump          TORCH_PJRT_DUMP: the folder to which each program that is compiled is written, or None.
+                  While it is set, none is loaded from `cache_dir`.
+    source_lines  TORCH_PJRT_SOURCE_LINES=1: lines of the user's program in XLA's metadata and in dumps.
+                  Read when the device starts; `torch_pjrt.source_lines()` turns it on for a block.
     """
 
     tape_bound: int = field(default_factory=lambda: _integer("TORCH_PJRT_TAPE_BOUND", 10_000))
     cache_dir: Path | None = field(default_factory=lambda: _folder("TORCH_PJRT_CACHE_DIR"))
     cache_bytes: int = field(default_factory=lambda: _integer("TORCH_PJRT_CACHE_BYTES", 2 << 30))
+    dump: str | None = field(default_factory=lambda: os.environ.get("TORCH_PJRT_DUMP") or None)
+    source_lines: bool = field(default_factory=lambda: _flag("TORCH_PJRT_SOURCE_LINES"))
 
 
 settings = Settings()

@@ -17,6 +17,7 @@ from torch_pjrt.graph.graph import Graph, Node
 from torch_pjrt.graph.signature import NumberSlot, Slot, filled
 from torch_pjrt.lowering import bounds, window
 from torch_pjrt.lowering.table import Lowering, LoweringTable
+from torch_pjrt.observe.places import at_line
 from torch_pjrt.run.watch import OUTSIDE
 from torch_pjrt.tensor.view import READ, WRITE
 
@@ -64,14 +65,15 @@ def function_of(
 
         for node in graph.nodes:
             inputs = [values[v] for v in node.inputs]
-            internal = INTERNAL.get(node.op)
-            if internal is not None:
-                results: Sequence[Array] = (internal(node, *inputs),)
-            else:
+
+            def results_of(node: Node = node, inputs: list[Array] = inputs) -> Sequence[Array]:
+                internal = INTERNAL.get(node.op)
+                if internal is not None:
+                    return (internal(node, *inputs),)
                 key = _key(ints, node) if node.signature.random else None
-                results = apply(
-                    node, inputs, table, lambda slot, node=node: number(node, slot), key
-                )
+                return apply(node, inputs, table, lambda slot: number(node, slot), key)
+
+            results = results_of() if node.line is None else at_line(node, results_of)
             values.update(zip(node.outputs, results, strict=True))
         return tuple(values[v] for v in graph.outputs)
 

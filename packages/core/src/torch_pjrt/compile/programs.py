@@ -18,6 +18,7 @@ from torch_pjrt.compile import saved
 from torch_pjrt.compile.build import as_int64, function_of
 from torch_pjrt.graph.graph import Graph, graph_of, with_inputs
 from torch_pjrt.observe.counters import counters
+from torch_pjrt.observe.dumps import begin as begin_dump
 from torch_pjrt.passes.runner import run_passes
 from torch_pjrt.run.client import client
 from torch_pjrt.run.wait import remember
@@ -172,6 +173,19 @@ def forget_programs() -> None:
     _entries.clear()
 
 
+def shapes_of_arguments(tape: Tape, plan: NumberPlan) -> list[jax.ShapeDtypeStruct]:
+    """What the arguments of the tape's program look like: its inputs, then its numbers."""
+    arrays = [value.array for value in tape.inputs]
+    return [
+        *(
+            jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=a.sharding)
+            for a in arrays
+            if a is not None
+        ),
+        *(jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=True) for a in plan.arguments(tape)),
+    ]
+
+
 def _compiled(
     tape: Tape, live: tuple[int, ...], reusable: Mapping[int, int], plan: NumberPlan
 ) -> Program:
@@ -191,16 +205,10 @@ def _compiled(
 def _compile(recorded: Graph, tape: Tape, reusable: Mapping[int, int], plan: NumberPlan) -> Any:
     """The graph lowered and compiled, to be launched on arrays like the tape's inputs."""
     graph = run_passes(client().passes, recorded)
-    with counters.timed("lower_s"):
-        function = function_of(graph, client().lowerings, plan, len(tape.draws))
-    arguments = [
-        *(
-            jax.ShapeDtypeStruct(v.array.shape, v.array.dtype, sharding=v.array.sharding)
-            for v in tape.inputs
-        ),
-        *(jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=True) for a in plan.arguments(tape)),
-    ]
-    with counters.timed("compile_s"), jax.enable_x64(True):
-        compiled = client().compile(function, arguments, [-n - 1 for n in reusable])
+    dump = begin_dump(recorded, graph)
+    function = function_of(graph, client().lowerings, plan, len(tape.draws))
+    arguments = shapes_of_arguments(tape, plan)
+    with jax.enable_x64(True):
+        compiled = client().compile(function, arguments, [-n - 1 for n in reusable], dump)
     counters.programs_compiled += 1
     return compiled

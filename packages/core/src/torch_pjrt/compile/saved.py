@@ -24,7 +24,7 @@ def digest_of(recorded: Graph, tape: Tape, donated: Sequence[int]) -> str | None
 
     The tape's inputs are those that the program will be compiled for.
     """
-    if settings.cache_dir is None:
+    if settings.cache_dir is None or settings.dump is not None:
         return None
     arrays: list[Any] = [value.array for value in tape.inputs]
     try:

@@ -6,7 +6,9 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from torch_pjrt.device import autocast, guard, loaders, printing, serialization, storages
+from torch_pjrt.observe import lines
 from torch_pjrt.run.sync import sync
+from torch_pjrt.settings import settings
 
 
 def set_up() -> None:
@@ -18,6 +20,8 @@ def set_up() -> None:
     autocast.install()
     loaders.install()
     register_optimizer_step_post_hook(_after_step)
+    if settings.source_lines:
+        lines.note_for("TORCH_PJRT_SOURCE_LINES")
 
 
 def _after_step(optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:

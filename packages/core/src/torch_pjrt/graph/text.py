@@ -14,7 +14,10 @@ from torch_pjrt.graph.signature import NumberSlot, Slot
 
 
 def text(graph: Graph) -> str:
-    """The whole graph; inputs are `i0, i1, ...`, other values `v0, v1, ...`."""
+    """The whole graph; inputs are `i0, i1, ...`, other values `v0, v1, ...`.
+
+    A node whose line in the user's program is known ends with it: `# model.py:12 GPT/attn`.
+    """
     lines = [f"i{i}: {face}" for i, face in enumerate(graph.inputs)]
     lines += [_line(node) for node in graph.nodes]
     lines.append(f"return {', '.join(map(name, graph.outputs))}")
@@ -32,8 +35,11 @@ def _line(node: Node) -> str:
     )
     args = [_argument(node, a) for a in node.signature.args]
     args += [f"{k}={_argument(node, v)}" for k, v in node.signature.kwargs.items()]
-    draw = f"  # draw {node.draw.seeding}.{node.draw.index}" if node.draw else ""
-    return f"{made} = {node.op}({', '.join(args)}){draw}"
+    notes = [f"draw {node.draw.seeding}.{node.draw.index}"] if node.draw else []
+    if node.line is not None:
+        notes.append(node.line.told())
+    comment = f"  # {', '.join(notes)}" if notes else ""
+    return f"{made} = {node.op}({', '.join(args)}){comment}"
 
 
 def _argument(node: Node, argument: Any) -> str:

@@ -24,6 +24,7 @@ import torch
 
 from torch_pjrt.graph.graph import graph_of
 from torch_pjrt.graph.tape import Tape, state
+from torch_pjrt.observe import modules
 
 
 class Line(NamedTuple):
@@ -43,6 +44,11 @@ class Line(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.file}:{self.number}"
+
+    def told(self) -> str:
+        """As people are told of it: `model.py:12, GPT/blocks.3/attn, in backward`."""
+        backward = "in backward" if self.backward else ""
+        return ", ".join(filter(None, (str(self), self.module, backward)))
 
 
 class NotedCode(list[int]):
@@ -67,21 +73,29 @@ def lines_of(tape: Tape) -> list[Line | None]:
     return [node.line for node in graph_of(tape, ()).nodes]
 
 
+def is_on() -> bool:
+    """Whether lines are noted now."""
+    return bool(_reasons)
+
+
 def note_for(reason: str) -> None:
     """Note lines from now on, until `stop_for` was called for every reason."""
+    if not _reasons:
+        Tape.new_code = NotedCode
+        modules.watch()
     _reasons.add(reason)
-    Tape.new_code = NotedCode
     if not isinstance(state.tape.code, NotedCode):
         state.tape.code = NotedCode(state.tape.code)
 
 
 def stop_for(reason: str) -> None:
     """Note lines no longer, unless for another reason."""
-    _reasons.discard(reason)
-    if not _reasons:
+    if _reasons == {reason}:
         Tape.new_code = list
         state.tape.code = list(state.tape.code)
         _forward.clear()
+        modules.unwatch()
+    _reasons.discard(reason)
 
 
 @contextmanager
@@ -142,6 +156,6 @@ def user_line(frame: FrameType | None = None) -> Line | None:
         if inside is None:
             inside = _is_inside[file] = file.startswith(_INSIDE)
         if not inside:
-            return Line(file, frame.f_lineno, frame.f_code.co_name)
+            return Line(file, frame.f_lineno, frame.f_code.co_name, modules.path())
         frame = frame.f_back
     return None

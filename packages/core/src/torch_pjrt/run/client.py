@@ -5,16 +5,20 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 
 from torch_pjrt.errors import CompileError, DeviceError
 from torch_pjrt.lowering.table import LoweringTable
+from torch_pjrt.observe.counters import counters
 from torch_pjrt.passes.runner import Pass
 from torch_pjrt.plugin.device import Device
 from torch_pjrt.plugin.host import host
+
+if TYPE_CHECKING:
+    from torch_pjrt.observe.dumps import Dump
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +43,26 @@ class Client:
         with jax.enable_x64(True):
             return jax.device_put(array, self.chip)
 
-    def compile(self, function: Callable[..., Any], arguments: Any, donate: Sequence[int]) -> Any:
+    def compile(
+        self,
+        function: Callable[..., Any],
+        arguments: Any,
+        donate: Sequence[int],
+        dump: Dump | None = None,
+    ) -> Any:
         """Lower and compile; the result is called with arrays in the order of `arguments`."""
+        with counters.timed("lower_s"):
+            lowered = self.lower(function, arguments, donate)
+        if dump is not None:
+            dump.lowered(lowered)
+        with counters.timed("compile_s"):
+            compiled = self.compile_lowered(lowered)
+        if dump is not None:
+            dump.compiled(compiled)
+        return compiled
+
+    def lower(self, function: Callable[..., Any], arguments: Any, donate: Sequence[int]) -> Any:
+        """The `jax.stages.Lowered` of the function; `arguments` have the shapes and dtypes of its own."""
         jitted = jax.jit(
             function,
             donate_argnums=tuple(donate),
@@ -48,7 +70,10 @@ class Client:
             # Says where to run for programs without inputs, which would go to JAX's default device.
             out_shardings=jax.sharding.SingleDeviceSharding(self.chip),
         )
-        lowered = jitted.lower(*arguments)
+        return jitted.lower(*arguments)
+
+    def compile_lowered(self, lowered: Any) -> Any:
+        """What XLA makes of it for this device; raises `CompileError` if it refuses."""
         try:
             return lowered.compile(compiler_options=dict(self.device.compile_options()) or None)
         except jax.errors.JaxRuntimeError as error:

@@ -1,0 +1,19 @@
+"""What a user turns on for a block: `torch_pjrt.source_lines()`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from torch_pjrt.observe import lines
+
+
+@contextmanager
+def source_lines() -> Iterator[None]:
+    """Programs compiled within the block say in XLA's metadata (and in dumps) where each operator was called.
+
+    The same as `TORCH_PJRT_SOURCE_LINES=1`, which holds for the whole process. A program that was compiled
+    before is reused as it is.
+    """
+    with lines.noted("source_lines()"):
+        yield
