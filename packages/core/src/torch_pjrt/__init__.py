@@ -5,6 +5,7 @@ the device is here, loaded on first use:
 
     sync()            run what is pending
     report()          what was compiled, run, moved, and how long it took
+    profile()         a trace of a block, for XProf, TensorBoard and Perfetto
     to_stablehlo()    the program that would compute some tensors, as text
     source_lines()    lines of your program in what XLA compiles, for a block
 """
@@ -20,12 +21,14 @@ if TYPE_CHECKING:
     from torch_pjrt.observe.report import report
     from torch_pjrt.observe.request import source_lines
     from torch_pjrt.observe.stablehlo import to_stablehlo
+    from torch_pjrt.observe.trace import profile
     from torch_pjrt.run.request import sync
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "autoload", "report", "source_lines", "sync", "to_stablehlo"]
+__all__ = ["__version__", "autoload", "profile", "report", "source_lines", "sync", "to_stablehlo"]
 
 _LAZY = {
+    "profile": "torch_pjrt.observe.trace",
     "report": "torch_pjrt.observe.report",
     "source_lines": "torch_pjrt.observe.request",
     "sync": "torch_pjrt.run.request",

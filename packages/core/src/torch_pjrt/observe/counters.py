@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 
+from torch_pjrt.observe import phases
+
 
 @dataclass(slots=True)
 class Counters:
@@ -40,7 +42,11 @@ class Counters:
         """Add the time that the block takes to the counter `name`."""
         start = time.perf_counter()
         try:
-            yield
+            if phases.is_watched():
+                with phases.phase(name):
+                    yield
+            else:
+                yield
         finally:
             setattr(self, name, getattr(self, name) + time.perf_counter() - start)
 
