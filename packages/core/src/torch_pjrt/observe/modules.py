@@ -39,7 +39,7 @@ range_of: Callable[[str], AbstractContextManager[Any]] | None = None
 
 
 def path() -> str:
-    """Of the innermost module that is running, beginning with the class of the outermost; "" outside of any."""
+    """Of the innermost module that is running, from the class of the outermost on; "" outside of any."""
     paths = _running.paths
     return paths[-1] if paths else ""
 
