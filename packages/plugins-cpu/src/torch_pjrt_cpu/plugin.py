@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torch_pjrt.plugin import Device, impl
+from torch_pjrt.plugin import AutocastRules, Device, impl
 from torch_pjrt.plugin.jax_backend import separate_cpu_chips
+from torch_pjrt_cpu.autocast import RULES
 
 if TYPE_CHECKING:
     import jax
@@ -43,6 +44,9 @@ class Cpu(Device):
             return f"{platform.machine()} {platform.processor()} {platform.node()}"
         said = [line for line in lines if line.startswith(("model name", "flags", "Features"))]
         return "\n".join(sorted(set(said)))
+
+    def autocast_rules(self) -> AutocastRules:
+        return RULES
 
 
 @impl

@@ -7,6 +7,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from torch_pjrt.device import autocast, guard, loaders, printing, serialization, storages
 from torch_pjrt.observe import lines
+from torch_pjrt.run.client import client
 from torch_pjrt.run.sync import sync
 from torch_pjrt.settings import settings
 
@@ -17,7 +18,7 @@ def set_up() -> None:
     printing.install()
     serialization.install()
     storages.install()
-    autocast.install()
+    autocast.install(client().device.autocast_rules())
     loaders.install()
     register_optimizer_step_post_hook(_after_step)
     if settings.source_lines:

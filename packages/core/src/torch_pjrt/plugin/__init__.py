@@ -1,6 +1,7 @@
 """The door for plugins: the hooks, the device interface, and the marker for implementations."""
 
+from torch_pjrt.plugin.autocast import AutocastRules
 from torch_pjrt.plugin.device import Device
 from torch_pjrt.plugin.spec import impl
 
-__all__ = ["Device", "impl"]
+__all__ = ["AutocastRules", "Device", "impl"]

@@ -6,6 +6,8 @@ import abc
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from torch_pjrt.plugin.autocast import ACCELERATOR, AutocastRules
+
 if TYPE_CHECKING:
     import jax
 
@@ -46,6 +48,13 @@ class Device(abc.ABC):
         after `start`.
         """
         return ""
+
+    def autocast_rules(self) -> AutocastRules:
+        """What `torch.autocast("pjrt")` casts on this device. Called once, after `start`.
+
+        The rules of PyTorch's accelerators, unless the device has its own.
+        """
+        return ACCELERATOR
 
     def __repr__(self) -> str:
         return f"<device {self.name}>"
