@@ -11,6 +11,7 @@ import numpy as np
 from jax import lax
 
 from torch_pjrt import dtypes
+from torch_pjrt.compile.precision import in_force, precision_of
 from torch_pjrt.errors import LoweringError, MissingLowering, WrongLowering
 from torch_pjrt.graph.face import Face
 from torch_pjrt.graph.graph import Graph, Node
@@ -48,6 +49,7 @@ def function_of(
     int_places = {int(n): 2 * n_seedings + i for i, n in enumerate(plan.ints)}
     float_places = {int(n): i for i, n in enumerate(plan.floats)}
     n_inputs = len(graph.inputs)
+    precision = in_force()
 
     def step(*arguments: Array) -> tuple[Array, ...]:
         rest = list(arguments[n_inputs:])
@@ -71,7 +73,8 @@ def function_of(
                 if internal is not None:
                     return (internal(node, *inputs),)
                 key = _key(ints, node) if node.signature.random else None
-                return apply(node, inputs, table, lambda slot: number(node, slot), key)
+                with precision_of(node, precision):
+                    return apply(node, inputs, table, lambda slot: number(node, slot), key)
 
             results = results_of() if node.line is None else at_line(node, results_of)
             values.update(zip(node.outputs, results, strict=True))

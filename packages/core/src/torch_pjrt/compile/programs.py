@@ -16,6 +16,7 @@ import numpy as np
 
 from torch_pjrt.compile import saved
 from torch_pjrt.compile.build import as_int64, function_of
+from torch_pjrt.compile.precision import in_force
 from torch_pjrt.graph.graph import Graph, graph_of, with_inputs
 from torch_pjrt.observe.counters import counters
 from torch_pjrt.observe.dumps import begin as begin_dump
@@ -151,7 +152,7 @@ _entries: dict[Any, Entry] = {}
 def program_for(tape: Tape, live: tuple[int, ...], reusable: Mapping[int, int]) -> Program:
     """The program of this tape, from the cache or compiled now."""
     faces = tuple([value.face for value in tape.inputs])
-    key = (tuple(tape.code), live, faces, len(tape.draws))
+    key = (tuple(tape.code), live, faces, len(tape.draws), in_force())
     entry = _entries.get(key)
     if entry is None:
         entry = _entries[key] = Entry(tape)

@@ -5,7 +5,16 @@ from __future__ import annotations
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from torch_pjrt.device import autocast, guard, loaders, printing, serialization, storages
+from torch_pjrt.device import (
+    autocast,
+    gradient_scaling,
+    guard,
+    loaders,
+    matmul_precision,
+    printing,
+    serialization,
+    storages,
+)
 from torch_pjrt.observe import lines
 from torch_pjrt.run.client import client
 from torch_pjrt.run.sync import sync
@@ -19,7 +28,9 @@ def set_up() -> None:
     serialization.install()
     storages.install()
     autocast.install(client().device.autocast_rules())
+    gradient_scaling.install()
     loaders.install()
+    matmul_precision.install()
     register_optimizer_step_post_hook(_after_step)
     if settings.source_lines:
         lines.note_for("TORCH_PJRT_SOURCE_LINES")
@@ -27,4 +38,5 @@ def set_up() -> None:
 
 def _after_step(optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
     """A training step ends with the optimizer's: one program a step, no `mark_step`."""
-    sync("optimizer step")
+    if not gradient_scaling.is_deciding():
+        sync("optimizer step")

@@ -1,0 +1,136 @@
+"""`torch.amp.GradScaler("pjrt")` without a read per step: the device decides whether a step is taken.
+
+PyTorch reads whether a gradient is infinite, and calls `optimizer.step()` if none is. Here the step is
+recorded in any case, and each tensor that it wrote becomes `where(found_inf, before, after)`. That is
+the same where a step does nothing but write tensors of the device that were there before. So an
+optimizer's first step, which makes its state, is taken as PyTorch does, and so is every step of one that
+keeps numbers or tensors on the host. Optimizers that can be captured count on the device meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+
+from torch_pjrt.run.sync import sync
+from torch_pjrt.tensor.buffer import is_pjrt, wrap
+from torch_pjrt.tensor.view import store, value_and_face, value_of
+
+Optimizer = torch.optim.Optimizer
+
+# What the state of an optimizer looked like after a step which changed nothing but tensors.
+_known: WeakKeyDictionary[Optimizer, Any] = WeakKeyDictionary()
+
+_deciding = False
+
+
+def install() -> None:
+    """Replace the method of `GradScaler` that reads; does nothing the second time."""
+    original = torch.amp.GradScaler._maybe_opt_step
+    if getattr(original, "knows_pjrt", False):
+        return
+
+    @wraps(original)
+    def maybe_step(
+        self: Any, optimizer: Optimizer, optimizer_state: dict[str, Any], *args: Any, **kwargs: Any
+    ) -> Any:
+        found = list(optimizer_state["found_inf_per_device"].values())
+        if len(found) != 1 or not is_pjrt(found[0]) or not _may_be_undone(optimizer):
+            return original(self, optimizer, optimizer_state, *args, **kwargs)
+        with _counting_on_the_device(optimizer):
+            if (looks := _looks(optimizer)) is not None and _known.get(optimizer) == looks:
+                return _step_unless(found[0], optimizer, lambda: optimizer.step(*args, **kwargs))
+            numbers = _numbers(optimizer)
+            result = original(self, optimizer, optimizer_state, *args, **kwargs)
+            taken = not found[0].item()  # it was read just now
+            if taken and _numbers(optimizer) == numbers:
+                _known[optimizer] = _looks(optimizer)
+        return result
+
+    maybe_step.knows_pjrt = True  # type: ignore[attr-defined]
+    torch.amp.GradScaler._maybe_opt_step = maybe_step  # type: ignore[method-assign]
+
+
+def is_deciding() -> bool:
+    """Whether a step is being recorded that may be undone: its program does not end with it."""
+    return _deciding
+
+
+def _may_be_undone(optimizer: Optimizer) -> bool:
+    """A hook of the user's could do anything, and expects to be called for steps that are taken."""
+    return not (optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks)
+
+
+def _step_unless(found_inf: torch.Tensor, optimizer: Optimizer, step: Callable[[], Any]) -> Any:
+    """Record the step, and the choice of what was before where `found_inf` is not 0; then sync."""
+    global _deciding
+    written = list(_tensors(optimizer))
+    # New tensors in front of the same values: nothing is recorded.
+    before = [wrap(*value_and_face(t)) for t in written]
+    _deciding = True
+    try:
+        result = step()
+    finally:
+        _deciding = False
+    with torch.no_grad():
+        skip = found_inf != 0
+        for t, old in zip(written, before, strict=True):
+            store(t, value_of(torch.where(skip, old, t)))
+    del before[:], skip
+    old = None  # whoever holds a value at a sync makes it a result
+    sync("optimizer step")
+    return result
+
+
+def _stepped(optimizer: Optimizer) -> Iterator[torch.Tensor]:
+    """The parameters that a step changes."""
+    for group in optimizer.param_groups:
+        for p in group["params"]:
+            if p.grad is not None:
+                yield p
+
+
+def _tensors(optimizer: Optimizer) -> Iterator[torch.Tensor]:
+    """All that a step writes: parameters and their state."""
+    for p in _stepped(optimizer):
+        yield p.detach()
+        yield from (x for x in optimizer.state.get(p, {}).values() if x is not None)
+
+
+def _looks(optimizer: Optimizer) -> Any:
+    """What tells that no state is made in a step; None where there is state beside tensors of the device."""
+    looks = []
+    for p in _stepped(optimizer):
+        state = optimizer.state.get(p, {})
+        if not is_pjrt(p) or not all(x is None or is_pjrt(x) for x in state.values()):
+            return None
+        looks.append((id(p), *[(k, x is None) for k, x in state.items()]))
+    return looks
+
+
+def _numbers(optimizer: Optimizer) -> Any:
+    """The numbers that an optimizer keeps in itself and in its groups."""
+    places = [vars(optimizer), *optimizer.param_groups]
+    return [{k: x for k, x in place.items() if type(x) in (int, float)} for place in places]
+
+
+@contextmanager
+def _counting_on_the_device(optimizer: Optimizer) -> Iterator[None]:
+    """Meanwhile, groups that have the option `capturable` keep no tensor on the host."""
+    groups = [g for g in optimizer.param_groups if g.get("capturable") is False]
+    for group in groups:
+        group["capturable"] = True
+        for p in group["params"]:
+            for key, x in optimizer.state.get(p, {}).items():
+                if is_pjrt(p) and isinstance(x, torch.Tensor) and not x.dim() and not is_pjrt(x):
+                    optimizer.state[p][key] = x.to(p.device)
+    try:
+        yield
+    finally:
+        for group in groups:
+            group["capturable"] = False
