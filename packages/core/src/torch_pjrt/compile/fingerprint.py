@@ -18,6 +18,7 @@ from typing import Any
 import jax
 import torch
 
+from torch_pjrt.compile.precision import in_force
 from torch_pjrt.graph.face import Face
 from torch_pjrt.graph.graph import Graph, Node, Number
 from torch_pjrt.graph.signature import InternalOp, NumberSlot, Signature, Slot
@@ -60,6 +61,7 @@ def _parts(
         yield f"{array.dtype}{array.shape}"
     yield from map(_node, graph.nodes)
     yield f"outputs {graph.outputs} donated {tuple(donated)} seedings {n_seedings}"
+    yield f"products of float32: {in_force()}"
 
 
 def _node(node: Node) -> str:
