@@ -4,7 +4,8 @@ TorchPjrtError
 ├── DeviceError (RuntimeError)          the device cannot be had or used
 │   ├── NoDevice                        no plugin offers a device that works here
 │   ├── UnknownDevice                   `PJRT_DEVICE` names a device that nobody offers
-│   └── BackendTaken                    another package owns PyTorch's PrivateUse1 backend
+│   ├── BackendTaken                    another package owns PyTorch's PrivateUse1 backend
+│   └── DeviceFull                      no room left on the device; raised as a `torch.OutOfMemoryError` too
 ├── PluginError (RuntimeError)          what plugins say does not fit together
 │   ├── DuplicateDevice                 two plugins claim one device name
 │   ├── DuplicateLowering               two rules for one operator in one table
@@ -61,6 +62,10 @@ class UnknownDevice(DeviceError):
 
 class BackendTaken(DeviceError):
     """Another package owns PyTorch's one PrivateUse1 backend in this process."""
+
+
+class DeviceFull(DeviceError):
+    """The device has no room for what it should make. What is raised is also a `torch.OutOfMemoryError`."""
 
 
 class PluginError(TorchPjrtError, RuntimeError):

@@ -55,6 +55,9 @@ class Settings:
                   While it is set, none is loaded from `cache_dir`.
     source_lines  TORCH_PJRT_SOURCE_LINES=1: lines of the user's program in XLA's metadata and in dumps.
                   Read when the device starts; `torch_pjrt.source_lines()` turns it on for a block.
+    trace_memory  TORCH_PJRT_TRACE_MEMORY=1: note the line that makes each value, for lists of what holds
+                  memory, and look for the peak of memory after each launch. Lines are noted from the start
+                  of the device on.
     """
 
     tape_bound: int = field(default_factory=lambda: _integer("TORCH_PJRT_TAPE_BOUND", 10_000))
@@ -62,6 +65,7 @@ class Settings:
     cache_bytes: int = field(default_factory=lambda: _integer("TORCH_PJRT_CACHE_BYTES", 2 << 30))
     dump: str | None = field(default_factory=lambda: os.environ.get("TORCH_PJRT_DUMP") or None)
     source_lines: bool = field(default_factory=lambda: _flag("TORCH_PJRT_SOURCE_LINES"))
+    trace_memory: bool = field(default_factory=lambda: _flag("TORCH_PJRT_TRACE_MEMORY"))
 
 
 settings = Settings()

@@ -21,6 +21,7 @@ from torch_pjrt.graph.graph import Graph, graph_of, with_inputs
 from torch_pjrt.observe.counters import counters
 from torch_pjrt.observe.dumps import begin as begin_dump
 from torch_pjrt.passes.runner import run_passes
+from torch_pjrt.run import memory
 from torch_pjrt.run.client import client
 from torch_pjrt.run.wait import remember
 
@@ -37,6 +38,7 @@ class Program:
     donated    the inputs (negative numbers) whose memory it takes.
     outputs    the tape's numbers of the values it returns, in order.
     plan       which numbers of the tape are inputs.
+    launches, resets, needs    kept by `run/memory.py`.
     """
 
     def __init__(
@@ -52,6 +54,8 @@ class Program:
         self.outputs = outputs
         self.donated = donated
         self.plan = plan
+        self.launches = self.resets = 0
+        self.needs: int | None = None
 
     @property
     def graph(self) -> Graph:
@@ -65,7 +69,13 @@ class Program:
             if number not in reusable:
                 arrays[-number - 1] = arrays[-number - 1].copy()  # type: ignore[union-attr]
         with counters.timed("launch_s"), jax.enable_x64(True):
-            results = self.compiled(*arrays, *self.plan.arguments(tape))
+            try:
+                results = self.compiled(*arrays, *self.plan.arguments(tape))
+            except jax.errors.JaxRuntimeError as error:
+                if memory.is_exhausted(error):
+                    raise memory.out_of_memory(error, "launching a program") from error
+                raise
+        memory.launched(self)
         if results:
             remember(results)
         counters.programs_run += 1

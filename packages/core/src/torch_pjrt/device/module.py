@@ -7,17 +7,18 @@ from typing import Any
 
 import torch
 
+from torch_pjrt.device.memory import MemoryFunctions
 from torch_pjrt.errors import DeviceError
 
 
-class PjrtModule(ModuleType):
+class PjrtModule(MemoryFunctions, ModuleType):
     """Functions that PyTorch and its ecosystem call on a device module; one device, index 0.
 
     Several chips in a process are one sharded device, so `device_count` is 1 wherever there is one.
     """
 
     def __init__(self, name: str) -> None:
-        super().__init__(name, self.__class__.__doc__)
+        ModuleType.__init__(self, name, self.__class__.__doc__)
         self.__file__ = __file__
         self.__path__: list[str] = []
         self.Stream = Stream
@@ -88,6 +89,13 @@ class PjrtModule(ModuleType):
         sync("torch.pjrt.synchronize()")
         wait()
         look(wait=True)
+
+    def _capability(self) -> dict[str, Any]:
+        """What `torch.accelerator.get_device_capability` gives."""
+        self.init()
+        from torch_pjrt.run.memory import supported_dtypes
+
+        return {"supported_dtypes": supported_dtypes()}
 
     def empty_cache(self) -> None:
         """There is no cache of freed memory to empty."""

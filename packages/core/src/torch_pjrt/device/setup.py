@@ -15,7 +15,7 @@ from torch_pjrt.device import (
     serialization,
     storages,
 )
-from torch_pjrt.observe import lines
+from torch_pjrt.observe import lines, makers
 from torch_pjrt.run.client import client
 from torch_pjrt.run.sync import sync
 from torch_pjrt.settings import settings
@@ -31,6 +31,8 @@ def set_up() -> None:
     gradient_scaling.install()
     loaders.install()
     matmul_precision.install()
+    if settings.trace_memory:
+        makers.install()
     register_optimizer_step_post_hook(_after_step)
     if settings.source_lines:
         lines.note_for("TORCH_PJRT_SOURCE_LINES")

@@ -41,7 +41,11 @@ class Client:
     def put(self, array: np.ndarray) -> jax.Array:
         """`array` on the device. Its memory belongs to the device from now on: nobody may write to it."""
         with jax.enable_x64(True):
-            return jax.device_put(array, self.chip)
+            try:
+                return jax.device_put(array, self.chip)
+            except jax.errors.JaxRuntimeError as error:
+                _raise_if_exhausted(error, f"uploading {array.nbytes} bytes")
+                raise
 
     def compile(
         self,
@@ -77,9 +81,17 @@ class Client:
         try:
             return lowered.compile(compiler_options=dict(self.device.compile_options()) or None)
         except jax.errors.JaxRuntimeError as error:
+            _raise_if_exhausted(error, "compiling a program")
             raise CompileError(
                 f"The device `{self.device.name}` refused a program.", saw=str(error)
             ) from error
+
+
+def _raise_if_exhausted(error: jax.errors.JaxRuntimeError, doing: str) -> None:
+    from torch_pjrt.run.memory import is_exhausted, out_of_memory
+
+    if is_exhausted(error):
+        raise out_of_memory(error, doing) from error
 
 
 _client: Client | None = None

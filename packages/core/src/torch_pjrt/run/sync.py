@@ -8,7 +8,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from torch_pjrt.compile.programs import program_for
-from torch_pjrt.errors import LoweringError
+from torch_pjrt.errors import DeviceFull, LoweringError
 from torch_pjrt.graph.tape import Tape, Value, lost, state
 from torch_pjrt.observe.counters import counters
 from torch_pjrt.run.client import client
@@ -71,7 +71,8 @@ def _run(tape: Tape) -> None:
             _launch(tape, live, reusable_inputs(tape, live))
     except Exception as error:
         tape.failure = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
-        _salvage(tape, live)
+        # After exhaustion little can be had, and each attempt may compile for long.
+        _salvage(tape, live, 2 if isinstance(error, DeviceFull) else _ATTEMPTS)
         _start_anew(tape)
         raise
     _start_anew(tape)
@@ -85,10 +86,10 @@ def _launch(tape: Tape, live: tuple[int, ...], reusable: dict[int, int]) -> None
         values[number].array = array
 
 
-def _salvage(tape: Tape, live: tuple[int, ...]) -> None:
+def _salvage(tape: Tape, live: tuple[int, ...], attempts: int) -> None:
     """Compute those of the values that can be: by halves, and the halves of halves that fail."""
     parts = deque(_halves(live))
-    for _ in range(_ATTEMPTS):
+    for _ in range(attempts):
         if not parts:
             return
         part = parts.popleft()

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 import jax
 
+from torch_pjrt.run import memory
+
 _last: list[weakref.ref[jax.Array]] = []
 
 
@@ -23,4 +25,9 @@ def wait() -> None:
     for reference in _last:
         array = reference()
         if array is not None and not array.is_deleted():
-            array.block_until_ready()
+            try:
+                array.block_until_ready()
+            except jax.errors.JaxRuntimeError as error:
+                if memory.is_exhausted(error):
+                    raise memory.out_of_memory(error, "running a program") from error
+                raise

@@ -20,6 +20,7 @@ from torch_pjrt.tensor.transfer import download, host_view, upload
 from torch_pjrt.tensor.view import store, value_of
 
 aten = torch.ops.aten
+_TOO_LARGE = 1 << 63
 
 
 def empty(
@@ -70,6 +71,8 @@ def empty_strided(
     if any(n < 0 for n in size):
         torch.empty(size, device="meta")  # raises PyTorch's error
     face = face_of(tuple(size), dtype, tuple(stride))
+    if face.numel * dtype.itemsize >= _TOO_LARGE:
+        raise RuntimeError(f"Storage size calculation overflowed with sizes={list(size)}")
     if face.dense:
         return wrap_sized(None, face)
     extent = storage_extent(face.shape, face.strides)

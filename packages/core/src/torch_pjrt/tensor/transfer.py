@@ -7,6 +7,7 @@ there, by PyTorch.
 
 from __future__ import annotations
 
+import jax
 import numpy as np
 import torch
 
@@ -14,6 +15,7 @@ from torch_pjrt import dtypes
 from torch_pjrt.graph.face import contiguous_face, storage_order
 from torch_pjrt.graph.tape import Uploaded, Value
 from torch_pjrt.observe.counters import counters
+from torch_pjrt.run import memory
 from torch_pjrt.run.client import client
 from torch_pjrt.run.sync import materialize
 from torch_pjrt.run.watch import look
@@ -33,6 +35,7 @@ def upload(source: torch.Tensor) -> Value:
         array = client().put(host)
     counters.uploads += 1
     counters.uploaded_bytes += host.nbytes
+    memory.uploaded(host.nbytes)
     if 0 < host.size <= _MOST_TO_LOOK_AT and host.dtype.kind == "i":
         uploaded = Uploaded.of_array(face, array)
         uploaded.range = (int(host.min()), int(host.max()))
@@ -73,7 +76,12 @@ def host_array(value: Value) -> np.ndarray:
         materialize(value)
     client()  # raises in a forked process, in which reading may hang
     with counters.timed("download_s"):
-        host = np.asarray(value.array)
+        try:
+            host = np.asarray(value.array)
+        except jax.errors.JaxRuntimeError as error:
+            if memory.is_exhausted(error):
+                raise memory.out_of_memory(error, "computing what is read") from error
+            raise
     counters.downloads += 1
     counters.downloaded_bytes += host.nbytes
     look()

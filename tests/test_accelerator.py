@@ -1,0 +1,102 @@
+"""`torch.accelerator` works for this device: index, queue, waiting, memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+pjrt: Any = torch.pjrt  # type: ignore[attr-defined]
+accelerator = torch.accelerator
+
+
+def test_this_device_is_the_accelerator() -> None:
+    current = accelerator.current_accelerator()
+
+    assert current is not None and current.type == "pjrt"
+    assert accelerator.is_available()
+    assert accelerator.device_count() == 1
+
+
+def test_there_is_one_index() -> None:
+    accelerator.set_device_index(0)
+    accelerator.set_device_index("pjrt:0")
+
+    assert accelerator.current_device_index() == 0
+    with pytest.raises(RuntimeError, match="one device"):
+        accelerator.set_device_index(1)
+
+
+def test_there_is_one_queue() -> None:
+    stream = accelerator.current_stream()
+
+    assert stream.device == torch.device("pjrt", 0)
+    accelerator.set_stream(stream)
+
+
+def test_synchronize_runs_what_is_pending() -> None:
+    x = torch.ones(3, device="pjrt")
+    before = pjrt.programs_compiled()
+
+    y = x * 5 + 0.125
+    accelerator.synchronize()
+
+    assert pjrt.programs_compiled() > before
+    assert y.sum().item() == 15.375
+
+
+@pytest.mark.parametrize(
+    "name", ["memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved"]
+)
+def test_memory_is_that_of_the_device_module(name: str) -> None:
+    x = torch.ones(1000, device="pjrt")
+    accelerator.synchronize()
+
+    assert getattr(accelerator, name)() == getattr(pjrt, name)() >= 4 * x.numel()
+
+
+def test_statistics_of_memory_have_the_names_of_cuda() -> None:
+    stats = accelerator.memory_stats()
+
+    assert stats["allocated_bytes.all.current"] == pjrt.memory_allocated()
+
+
+def test_peak_starts_anew() -> None:
+    x = torch.ones(1_000_000, device="pjrt")
+    accelerator.synchronize()
+    del x
+
+    accelerator.reset_peak_memory_stats()
+
+    assert accelerator.max_memory_allocated() == accelerator.memory_allocated()
+
+
+def test_what_has_nothing_to_do_is_accepted() -> None:
+    accelerator.empty_cache()
+    accelerator.reset_accumulated_memory_stats()
+
+
+@pytest.mark.skipif(not hasattr(accelerator, "get_memory_info"), reason="not in this PyTorch")
+def test_free_memory_is_less_than_all() -> None:
+    free, total = accelerator.get_memory_info()
+
+    assert 0 < free < total
+
+
+@pytest.mark.skipif(not hasattr(accelerator, "get_device_capability"), reason="not in this PyTorch")
+def test_capability_lists_the_dtypes_of_tensors() -> None:
+    supported = accelerator.get_device_capability()["supported_dtypes"]
+
+    assert {torch.float32, torch.int64, torch.bfloat16} <= supported
+    assert torch.quint8 not in supported
+
+
+def test_nothing_is_started_by_asking(python: Any) -> None:
+    python(
+        "import sys, torch\n"
+        "assert torch.accelerator.memory_allocated() == 0\n"
+        "torch.accelerator.empty_cache()\n"
+        "torch.accelerator.synchronize()\n"
+        "assert 'jax' not in sys.modules\n"
+    )
