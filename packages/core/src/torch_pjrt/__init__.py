@@ -8,6 +8,7 @@ the device is here, loaded on first use:
     profile()         a trace of a block, for XProf, TensorBoard and Perfetto
     to_stablehlo()    the program that would compute some tensors, as text
     source_lines()    lines of your program in what XLA compiles, for a block
+    DeviceLoader      a loader's batches, brought to the device in the background
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from torch_pjrt.autoload import autoload, failure
 
 if TYPE_CHECKING:
+    from torch_pjrt.data.loader import DeviceLoader
     from torch_pjrt.observe.report import report
     from torch_pjrt.observe.request import source_lines
     from torch_pjrt.observe.stablehlo import to_stablehlo
@@ -25,9 +27,19 @@ if TYPE_CHECKING:
     from torch_pjrt.run.request import sync
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "autoload", "profile", "report", "source_lines", "sync", "to_stablehlo"]
+__all__ = [
+    "DeviceLoader",
+    "__version__",
+    "autoload",
+    "profile",
+    "report",
+    "source_lines",
+    "sync",
+    "to_stablehlo",
+]
 
 _LAZY = {
+    "DeviceLoader": "torch_pjrt.data.loader",
     "profile": "torch_pjrt.observe.trace",
     "report": "torch_pjrt.observe.report",
     "source_lines": "torch_pjrt.observe.request",

@@ -16,7 +16,7 @@ from torch_pjrt.tensor.overlap import (
     refuse_partial_overlap,
     same_view,
 )
-from torch_pjrt.tensor.transfer import download, host_view, upload
+from torch_pjrt.tensor.transfer import download, face_on_device, host_view, upload
 from torch_pjrt.tensor.view import store, value_of
 
 aten = torch.ops.aten
@@ -129,13 +129,7 @@ def _to_copy(
         dtypes.to_jax(dtype)
     if not is_pjrt(self):
         source = self.to(dtype) if dtype is not None else self
-        value = upload(source)
-        face = value.face
-        if memory_format is not None or not source.is_contiguous():
-            like = face_of(source.shape, source.dtype, source.stride()).meta()
-            laid_out = torch.empty_like(like, memory_format=memory_format or torch.preserve_format)
-            face = face_of(face.shape, face.dtype, laid_out.stride())
-        return wrap_sized(value, face)
+        return wrap_sized(upload(source), face_on_device(source, memory_format))
     kwargs = {"dtype": dtype, "memory_format": memory_format}
     return record.call(aten._to_copy.default, (self,), kwargs)
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from torch_pjrt import dtypes
-from torch_pjrt.graph.face import contiguous_face, storage_order
+from torch_pjrt.graph.face import Face, contiguous_face, face_of, storage_order
 from torch_pjrt.graph.tape import Uploaded, Value
 from torch_pjrt.observe.counters import counters
 from torch_pjrt.run import memory
@@ -27,10 +27,13 @@ from torch_pjrt.tensor.view import content
 _MOST_TO_LOOK_AT = 1 << 16
 
 
-def upload(source: torch.Tensor) -> Value:
-    """A value on the device with the content of a CPU tensor (any strides)."""
+def upload(source: torch.Tensor, *, copy: bool = True) -> Value:
+    """A value on the device with the content of a CPU tensor (any strides).
+
+    Without `copy` the device may take the tensor's own memory: nobody may write to it from then on.
+    """
     face = contiguous_face(source.shape, source.dtype)
-    host = to_numpy(source.detach().resolve_conj().resolve_neg())
+    host = to_numpy(source.detach().resolve_conj().resolve_neg(), copy=copy)
     with counters.timed("upload_s"):
         array = client().put(host)
     counters.uploads += 1
@@ -88,14 +91,26 @@ def host_array(value: Value) -> np.ndarray:
     return host
 
 
-def to_numpy(source: torch.Tensor) -> np.ndarray:
-    """A contiguous NumPy copy of a CPU tensor, in the NumPy dtype that JAX uses for its dtype."""
-    copy = source.contiguous() if not source.is_contiguous() else source.clone()
+def face_on_device(source: torch.Tensor, memory_format: torch.memory_format | None = None) -> Face:
+    """What a CPU tensor looks like on the device: with its own order of strides, unless another is given."""
+    if memory_format is None and source.is_contiguous():
+        return contiguous_face(source.shape, source.dtype)
+    like = face_of(source.shape, source.dtype, source.stride()).meta()
+    laid_out = torch.empty_like(like, memory_format=memory_format or torch.preserve_format)
+    return face_of(source.shape, source.dtype, laid_out.stride())
+
+
+def to_numpy(source: torch.Tensor, *, copy: bool = True) -> np.ndarray:
+    """A CPU tensor's content as a contiguous array, in the NumPy dtype that JAX uses for its dtype.
+
+    Without `copy` it may share the tensor's memory.
+    """
+    whole = source.clone() if copy and source.is_contiguous() else source.contiguous()
     carrier = dtypes.CARRIED_AS.get(source.dtype)
     if carrier is not None:
-        return copy.view(carrier).numpy().view(dtypes.to_jax(source.dtype))
+        return whole.view(carrier).numpy().view(dtypes.to_jax(source.dtype))
     dtypes.to_jax(source.dtype)  # a TypeError here names a dtype that XLA lacks
-    return copy.numpy()
+    return whole.numpy()
 
 
 def from_numpy(host: np.ndarray, dtype: torch.dtype) -> torch.Tensor:

@@ -1,0 +1,223 @@
+"""`torch_pjrt.DeviceLoader`: batches of any loader, brought to the device while the last one is computed on.
+
+A thread takes batches from the loader and starts their transfer; tensors are made of them on the thread
+that reads, since recording belongs to it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import queue
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain
+from typing import Any
+
+import torch
+
+from torch_pjrt.data.ownership import is_free, visit
+
+_END = object()
+_WAIT_S = 0.05  # how long a thread that was told to stop may not notice
+_MOST_WAIT_S = 1.0  # for a loader that takes longer to give its next batch, nobody waits
+
+
+class DeviceLoader:
+    """The batches of `loader`, on `device`; `prefetch` of them are on their way while one is used.
+
+        for x, y in torch_pjrt.DeviceLoader(loader):
+            ...
+
+    loader    any iterable: a `DataLoader`, a list, an object with `__iter__`; read anew for each epoch.
+    device    "pjrt", or any device of PyTorch (then batches are moved with `.to`, in turn).
+    prefetch  at least 1: so many batches more than the one in use take memory on the device.
+
+    Tensors in tuples, lists, named tuples, mappings and dataclasses are moved, other things left as they are;
+    what has a `to` of its own (`PackedSequence`, a tokenizer's batch) is asked to move itself. A batch
+    that nobody else holds goes to the device without another copy on the host. An error of the loader is
+    raised where its batch would have come, with its traceback. Leaving the loop ends the thread. Attributes
+    that are not of this class (`dataset`, `sampler`, ...) are the loader's.
+    """
+
+    def __init__(
+        self,
+        loader: Iterable[Any],
+        device: torch.device | str = "pjrt",
+        prefetch: int = 2,
+    ) -> None:
+        if prefetch < 1:
+            raise ValueError(f"prefetch must be at least 1, saw {prefetch}")
+        self.loader = loader
+        self.device = torch.device(device)
+        self.prefetch = prefetch
+
+    def __len__(self) -> int:
+        """The loader's; `TypeError` if it has none."""
+        return len(self.loader)  # type: ignore[arg-type]
+
+    def set_epoch(self, epoch: int) -> None:
+        """Tell the loader or one of its samplers which epoch it is; `AttributeError` if none asks."""
+        loader: Any = self.loader
+        samplers = [getattr(loader, n, None) for n in ("sampler", "batch_sampler", "dataset")]
+        for one in (loader, *samplers):
+            if hasattr(one, "set_epoch"):
+                one.set_epoch(epoch)
+                return
+        raise AttributeError(f"`{type(loader).__name__}` has no `set_epoch`, nor has its sampler")
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "loader":  # not yet there: copying, unpickling
+            raise AttributeError(name)
+        return getattr(self.loader, name)
+
+    def __iter__(self) -> Iterator[Any]:
+        # On this thread: worker processes start here, and shuffling draws its seed with the first batch.
+        source = iter(self.loader)
+        if self.device.type != "pjrt":
+            return (_moved(batch, self.device) for batch in source)
+        torch.pjrt.init()  # type: ignore[attr-defined]
+        return self._read(source)
+
+    def _read(self, source: Iterator[Any]) -> Iterator[Any]:
+        first = list(_take(source))
+        if not first:
+            return
+        stop = threading.Event()
+        sent: queue.Queue[tuple[Any, BaseException | None]] = queue.Queue(self.prefetch)
+        thread = threading.Thread(
+            target=_send_all,
+            args=(chain(first, source), sent, stop),
+            name="torch_pjrt.DeviceLoader",
+            daemon=True,
+        )
+        del first, source
+        thread.start()
+        try:
+            while True:
+                batch, error = sent.get()
+                if error is not None:
+                    raise error
+                if batch is _END:
+                    return
+                received = _received(batch, self.device)
+                del batch
+                yield received
+                del received
+        finally:
+            stop.set()
+            thread.join(_MOST_WAIT_S)
+
+
+def _take(source: Iterator[Any]) -> Iterator[Any]:
+    """The first batch, if there is one."""
+    for batch in source:
+        yield batch
+        return
+
+
+@dataclasses.dataclass(slots=True)
+class _Sent:
+    """A tensor under way: its value on the device, and the face of the tensor to be made of it."""
+
+    value: Any
+    face: Any
+
+
+@dataclasses.dataclass(slots=True)
+class _Later:
+    """Something that is to be moved on the reader's thread."""
+
+    thing: Any
+
+
+def _send_all(
+    source: Iterator[Any],
+    sent: queue.Queue[tuple[Any, BaseException | None]],
+    stop: threading.Event,
+) -> None:
+    """The thread: put every batch on its way, until the loader or the reader ends."""
+    try:
+        while not stop.is_set():
+            box = list(_take(source))
+            if not box:
+                _put((_END, None), sent, stop)
+                return
+            [batch] = visit(box, True, _send)
+            _put((batch, None), sent, stop)
+            del batch
+    except BaseException as error:
+        _put((None, error), sent, stop)
+    finally:
+        del source  # here, so that a generator's own `finally` has run when the reader goes on
+
+
+def _put(
+    item: tuple[Any, BaseException | None],
+    sent: queue.Queue[tuple[Any, BaseException | None]],
+    stop: threading.Event,
+) -> None:
+    while not stop.is_set():
+        try:
+            sent.put(item, timeout=_WAIT_S)
+        except queue.Full:
+            continue
+        return
+
+
+def _send(x: Any, alone: bool) -> Any:
+    """`x` with its tensors put on their way."""
+    if isinstance(x, torch.Tensor):
+        return _send_tensor(x, alone)
+    if hasattr(x, "to") and callable(x.to):
+        return _Later(x)
+    return _rebuilt(x, lambda parts: visit(parts, alone, _send))
+
+
+def _send_tensor(tensor: torch.Tensor, alone: bool) -> Any:
+    from torch_pjrt.tensor.transfer import face_on_device, upload
+
+    plain = type(tensor) is torch.Tensor and tensor.layout is torch.strided
+    if not plain or tensor.device.type != "cpu" or tensor.requires_grad:
+        return _Later(tensor)
+    value = upload(tensor, copy=not (alone and is_free(tensor)))
+    return _Sent(value, face_on_device(tensor))
+
+
+def _received(x: Any, device: torch.device) -> Any:
+    """What was sent, as tensors."""
+    from torch_pjrt.tensor.buffer import wrap_sized
+
+    if isinstance(x, _Sent):
+        return wrap_sized(x.value, x.face)
+    if isinstance(x, _Later):
+        return _moved(x.thing, device)
+    return _rebuilt(x, lambda parts: [_received(part, device) for part in parts])
+
+
+def _moved(x: Any, device: torch.device) -> Any:
+    """`x` on the device, by its own `to` or that of its parts."""
+    if isinstance(x, torch.Tensor):
+        return x.to(device, non_blocking=True)
+    if hasattr(x, "to") and callable(x.to):
+        return x.to(device)
+    return _rebuilt(x, lambda parts: [_moved(part, device) for part in parts])
+
+
+def _rebuilt(x: Any, change: Callable[[Iterable[Any]], list[Any]]) -> Any:
+    """A container like `x` of its changed parts; anything else as it is."""
+    if isinstance(x, Mapping):
+        changed = dict(zip(x, change(x.values()), strict=True))
+        try:
+            return type(x)(changed)  # type: ignore[call-arg]
+        except TypeError:  # a mapping that is made otherwise
+            return changed
+    if isinstance(x, tuple):
+        parts = change(x)
+        return type(x)(*parts) if hasattr(x, "_fields") else type(x)(parts)
+    if isinstance(x, list):
+        return type(x)(change(x))
+    if dataclasses.is_dataclass(x) and not isinstance(x, (type, _Sent, _Later)):
+        names = [f.name for f in dataclasses.fields(x) if f.init]
+        parts = change([getattr(x, name) for name in names])
+        return dataclasses.replace(x, **dict(zip(names, parts, strict=True)))
+    return x
