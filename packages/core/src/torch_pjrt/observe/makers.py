@@ -12,12 +12,10 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from torch_pjrt.graph.tape import Value
+from torch_pjrt.observe.lines import user_line
 
 if TYPE_CHECKING:
     import jax
-
-# Modules whose frames are not the user's. Kernels that were written out belong to no module.
-_NOT_USERS = frozenset((None, "torch", "torch_pjrt", "jax", "contextlib", "functools"))
 
 _makers: WeakKeyDictionary[Value, str] = WeakKeyDictionary()
 
@@ -31,7 +29,8 @@ def install() -> None:
     @wraps(original)
     def __init__(self: Value, *args: Any) -> None:
         original(self, *args)
-        _makers[self] = users_line()
+        line = user_line(sys._getframe(1))
+        _makers[self] = str(line) if line is not None else "?"
 
     __init__.notes_makers = True  # type: ignore[attr-defined]
     Value.__init__ = __init__
@@ -41,14 +40,3 @@ def made() -> list[tuple[jax.Array, str]]:
     """The arrays held by values whose lines were noted, with `file:line`."""
     noted = list(_makers.items())
     return [(value.array, line) for value, line in noted if value.array is not None]
-
-
-def users_line() -> str:
-    """`file:line` of the innermost frame that is neither PyTorch's nor ours."""
-    frame = sys._getframe(1)
-    while frame is not None:
-        module = frame.f_globals.get("__name__")
-        if (module and module.partition(".")[0]) not in _NOT_USERS:
-            return f"{frame.f_code.co_filename}:{frame.f_lineno}"
-        frame = frame.f_back
-    return "?"
