@@ -7,29 +7,57 @@ program is reused from step to step and draws other numbers each time.
 
 from __future__ import annotations
 
+import hashlib
+import weakref
+
 import torch
 
-from torch_pjrt.graph.tape import Tape, state
+from torch_pjrt.graph.tape import Tape, current
 
 
 class Generator:
-    """Seed and offset, both unsigned 64-bit; the offset counts random operators."""
+    """Seed and offset, both unsigned 64-bit; the offset counts random operators.
+
+    While one thread's tape draws, another's gets a seed of its own made from this one: what two threads
+    draw at the same time differs, as on other devices, where it depends on who comes first.
+    """
 
     def __init__(self) -> None:
         self.seed = torch.initial_seed()
         self.offset = 0
+        self._drawing: weakref.ref[Tape] | None = None  # whose draws `offset` goes on after
+        self._others = 0
 
     def draw(self, tape: Tape) -> tuple[int, int]:
         """The next draw on this tape: which seeding of the tape, and how many draws since then."""
+        if tape.closed:
+            return 0, 0  # recorded anew on another
         if not tape.draws:
-            tape.draws.append((self.seed, self.offset))
+            tape.draws.append(self._start_of(tape))
         draw = (len(tape.draws) - 1, tape.n_draws)
         tape.n_draws += 1
         return draw
 
+    def _start_of(self, tape: Tape) -> tuple[int, int]:
+        """Seed and offset for a tape that begins to draw."""
+        drawing = self._tape()
+        if tape.nested or drawing is None or drawing is tape:
+            if not tape.nested:
+                self._drawing = weakref.ref(tape)
+            return self.seed, self.offset
+        self._others += 1
+        mixed = hashlib.blake2b(f"{self.seed} {self.offset} {self._others}".encode(), digest_size=8)
+        return int.from_bytes(mixed.digest(), "little"), 0
+
+    def _tape(self) -> Tape | None:
+        """The tape that is drawing; None if there is none."""
+        return self._drawing() if self._drawing is not None else None
+
     def advance(self, tape: Tape) -> None:
         """Called when a tape ends: later draws go on where it stopped."""
-        self.offset += tape.n_draws
+        if self._tape() is tape:
+            self.offset += tape.n_draws
+            self._drawing = None
         tape.n_draws = 0
 
     def manual_seed(self, seed: int) -> None:
@@ -38,7 +66,8 @@ class Generator:
 
     def get_state(self) -> torch.Tensor:
         """16 bytes on the CPU: seed and offset."""
-        words = [self.seed, self.offset + state.tape.n_draws]
+        tape = self._tape()
+        words = [self.seed, self.offset + (tape.n_draws if tape is not None else 0)]
         return torch.frombuffer(
             bytearray(b"".join(w.to_bytes(8, "little") for w in words)), dtype=torch.uint8
         )
@@ -54,11 +83,13 @@ class Generator:
         self._restart(int.from_bytes(raw[:8], "little"), int.from_bytes(raw[8:], "little"))
 
     def _restart(self, seed: int, offset: int) -> None:
-        tape = state.tape
+        tape = current()
         self.seed, self.offset = seed, offset
         tape.n_draws = 0
+        self._drawing = None
         if tape.draws:
             tape.draws.append((seed, offset))
+            self._drawing = weakref.ref(tape)
 
 
 generator = Generator()

@@ -7,13 +7,22 @@ ends. `type_` absorbs that: it keeps the original error, and `_engine_run_backwa
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from functools import partial, wraps
 from typing import Any
 
 import torch
 
-_in_flight: list[BaseException] = []
+
+class _InFlight(threading.local):
+    """The errors that were set when the guard was asked, on this thread."""
+
+    def __init__(self) -> None:
+        self.errors: list[BaseException] = []
+
+
+_in_flight = _InFlight()
 
 
 # A call that goes through C: CPython checks its result, and raises `SystemError` if an exception is in
@@ -29,7 +38,7 @@ class PjrtGuard(torch._C._acc.DeviceGuard):
             _harmless()
         except SystemError as error:
             if error.__cause__ is not None:
-                _in_flight.append(error.__cause__)
+                _in_flight.errors.append(error.__cause__)
         return torch._C._autograd.DeviceType.PrivateUse1
 
 
@@ -57,7 +66,7 @@ def wrap_backward() -> None:
 
     @wraps(run)
     def run_backward(*args: Any, **kwargs: Any) -> Any:
-        _in_flight.clear()
+        _in_flight.errors.clear()
         try:
             # On the calling thread: a worker thread frees its last gradients after backward has returned,
             # so that what is live, and with it the program, would change from step to step.
@@ -84,6 +93,6 @@ def _replace(old: Callable[..., Any], new: Callable[..., Any]) -> None:
 
 
 def _first_kept() -> BaseException | None:
-    kept = _in_flight[0] if _in_flight else None
-    _in_flight.clear()
+    kept = _in_flight.errors[0] if _in_flight.errors else None
+    _in_flight.errors.clear()
     return kept

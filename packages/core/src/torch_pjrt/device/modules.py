@@ -7,6 +7,7 @@ before would go on with the old ones. Here the new content is swapped into the o
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
@@ -20,22 +21,27 @@ def install() -> None:
     original = nn.Module._apply
     if getattr(original, "knows_pjrt", False):
         return
-    depth = 0
+    running = _Running()
 
     @wraps(original)
     def _apply(self: nn.Module, fn: Callable[..., Any], recurse: bool = True) -> nn.Module:
-        nonlocal depth
-        before = _parameters(self) if depth == 0 else []
-        depth += 1
+        before = _parameters(self) if running.depth == 0 else []
+        running.depth += 1
         try:
             result = original(self, fn, recurse)
         finally:
-            depth -= 1
+            running.depth -= 1
         _keep_identity(before)
         return result
 
     _apply.knows_pjrt = True  # type: ignore[attr-defined]
     nn.Module._apply = _apply  # type: ignore[method-assign]
+
+
+class _Running(threading.local):
+    """How many calls of `_apply` this thread is in."""
+
+    depth = 0
 
 
 Place = tuple[nn.Module, str, nn.Parameter]

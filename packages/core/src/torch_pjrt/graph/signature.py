@@ -7,6 +7,7 @@ is a flat list of integers, and equal code means an equal program.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -86,6 +87,7 @@ class Signature:
 
 _interned: dict[Any, Signature] = {}
 _numbered: list[Signature] = []
+_interning = threading.Lock()
 
 
 def intern(
@@ -104,15 +106,29 @@ def intern(
     """The one signature of this pattern. `expand` is asked once, for a pattern that is new."""
     key = (op, hashable(args), hashable(kwargs), faces, outs, random, returns, dropped)
     signature = _interned.get(key)
-    if signature is None:
-        signature = Signature(
-            len(_numbered), op, args, kwargs, faces, outs, numbers, random, returns, None, dropped
-        )
-        if expand is not None:
-            signature.expansion = expand(signature)
-            signature.number = len(_numbered)  # expanding may have interned others
-        _numbered.append(signature)
-        _interned[key] = signature
+    if signature is not None:
+        return signature
+    expansion = None
+    if expand is not None:  # may intern others
+        expansion = expand(Signature(-1, op, args, kwargs, faces, outs, numbers, random, returns))
+    with _interning:
+        signature = _interned.get(key)  # another thread may have been faster
+        if signature is None:
+            signature = Signature(
+                len(_numbered),
+                op,
+                args,
+                kwargs,
+                faces,
+                outs,
+                numbers,
+                random,
+                returns,
+                expansion,
+                dropped,
+            )
+            _numbered.append(signature)
+            _interned[key] = signature
     return signature
 
 

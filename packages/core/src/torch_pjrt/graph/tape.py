@@ -8,10 +8,16 @@ signature, the numbers of its inputs and, for a random operator, its draw.
 Which pending values are live is a question of reference counts alone: a value that somebody besides
 its tape holds (a buffer, and so a tensor) is live. So the tape must not be part of any reference
 cycle, and nothing else may keep a `Value` for longer than a call.
+
+Each thread records on a tape of its own, without a lock. A thread that needs a value which is pending on
+another's tape closes that tape and runs it; its owner finds it closed at the last moment before it appends
+a node, and records the node anew, on a fresh tape. Between that look and the end of the append no
+function is called, and so no other thread runs: CPython changes threads at calls and loops only.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar, Self
 
@@ -30,8 +36,8 @@ class Value:
     number  see the module's docstring.
     array   the device array; None while pending.
     face    shape and dtype.
-    origin  the (negative) number of the program input whose place in its buffer this value took by
-            in-place writes, or None: that input's memory can be reused for this value.
+    origin  of a pending value: the (negative) number of the program input whose place in its buffer it took
+            by in-place writes, or None: that input's memory can be reused for this value.
     """
 
     __slots__ = ("__weakref__", "array", "face", "number", "origin", "tape")
@@ -72,10 +78,14 @@ class Tape:
     draws   for each (re)seeding that this tape saw: the generator's seed and offset there.
     n_draws how many random operators were recorded since the last (re)seeding.
     nested  a scratch tape on which a decomposition is recorded; it never syncs.
+    closed  it is being run, or was: nothing is appended any more.
     failure what its program failed with, in a line; the values it did not make are lost.
     """
 
     __slots__ = (
+        "__weakref__",
+        "_numbers",
+        "closed",
         "code",
         "draws",
         "failure",
@@ -98,17 +108,42 @@ class Tape:
         self.draws: list[tuple[int, int]] = []
         self.n_draws = 0
         self.nested = nested
+        self.closed = False
+        # The numbers of the inputs by their ids: another thread's tape may have numbered them since.
+        self._numbers: dict[int, int] = {}
         self.failure: str | None = None
 
     def take(self, value: Value) -> int:
-        """Number a value that another tape, or none, knows: it becomes an input of this one."""
+        """Number a value that another tape, or none, knows: it becomes an input of this one.
+
+        One that is pending on another thread's tape is computed first. The number means nothing where the
+        tape is closed by then.
+        """
         if value.array is None and not self.nested:
-            raise lost(value)
-        number = -len(self.inputs) - 1
-        self.inputs.append(value)
+            _compute(value)
+        number = self._numbers.get(id(value))
+        if self.closed:
+            return 0
+        if number is None:
+            number = -len(self.inputs) - 1
+            self.inputs += (value,)
+            self._numbers[id(value)] = number
         value.tape = self
-        value.number = value.origin = number
+        value.number = number
         return number
+
+    def drop_inputs(self, first: int) -> None:
+        """Forget the inputs from the one at `first` on: no node reads them."""
+        for value in self.inputs[first:]:
+            value.tape = None
+            del self._numbers[id(value)]
+        del self.inputs[first:]
+
+
+def _compute(value: Value) -> None:
+    from torch_pjrt.run.sync import materialize
+
+    materialize(value)
 
 
 def lost(value: Value) -> Exception:
@@ -125,10 +160,8 @@ def lost(value: Value) -> Exception:
     )
 
 
-class State:
-    """What kernels reach through one global look-up: the tape being recorded."""
-
-    __slots__ = ("tape",)
+class State(threading.local):
+    """What kernels reach through one global look-up: the tape that this thread records on."""
 
     def __init__(self) -> None:
         self.tape = Tape()
@@ -137,18 +170,37 @@ class State:
 state = State()
 
 
+def current() -> Tape:
+    """The tape to record on: a fresh one where another thread has closed the last."""
+    tape = state.tape
+    if tape.closed:
+        tape = state.tape = Tape()
+    return tape
+
+
 def number_on(tape: Tape, value: Value) -> int:
     """The value's number on this tape; registers it as an input if need be."""
     return value.number if value.tape is tape else tape.take(value)
 
 
-def push(tape: Tape, face: Face, *code: int) -> Value:
-    """Record a node of one result, `code`; the value that it makes.
+def origin_on(tape: Tape, value: Value) -> int | None:
+    """The input of this tape whose memory may be reused for what takes the value's place in its buffer."""
+    number = number_on(tape, value)
+    return number if number < 0 else value.origin
+
+
+def push(face: Face, signature_number: int, *inputs: Value) -> Value:
+    """Record a node of one result; the value that it makes.
 
     An interrupt (Ctrl-C) comes before the node is on the tape or after: between, nothing is called.
     """
-    values = tape.values
-    value = Value(face, len(values), tape)
-    tape.code += code
-    values.append(value)
-    return value
+    while True:
+        tape = current()
+        code = (signature_number, *[number_on(tape, v) for v in inputs])
+        values = tape.values
+        made = Value(face, len(values), tape)
+        if tape.closed:
+            continue
+        tape.code += code
+        values.append(made)
+        return made

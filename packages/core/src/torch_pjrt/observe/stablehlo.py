@@ -44,12 +44,12 @@ def _nothing_stays(tape: Tape, tensors: list[torch.Tensor]) -> Iterator[None]:
     try:
         yield
     finally:
-        for value in [*tape.values[n_values:], *tape.inputs[n_inputs:]]:
+        for value in tape.values[n_values:]:
             value.tape = None
-            value.origin = None
         for buffer in blank:
             buffer.value = None
-        del tape.code[n_code:], tape.values[n_values:], tape.inputs[n_inputs:]
+        del tape.code[n_code:], tape.values[n_values:]
+        tape.drop_inputs(n_inputs)
 
 
 def _told(tensor: object) -> str:

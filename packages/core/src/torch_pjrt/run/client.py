@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -95,6 +96,7 @@ def _raise_if_exhausted(error: jax.errors.JaxRuntimeError, doing: str) -> None:
 
 
 _client: Client | None = None
+_starting = threading.RLock()
 
 
 def client() -> Client:
@@ -105,7 +107,8 @@ def client() -> Client:
     """
     global _client
     if _client is None:
-        _client = _start()
+        with _starting:
+            _client = _client or _start()
     if _client.pid != os.getpid():
         raise DeviceError(
             "This process was forked after the device had been started: the device cannot be used here.",

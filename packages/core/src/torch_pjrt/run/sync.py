@@ -1,7 +1,11 @@
-"""Sync: everything live on the tape becomes one program, runs, and the tape starts anew."""
+"""Sync: everything live on the tape becomes one program, runs, and the tape starts anew.
+
+One program is made and launched at a time; threads that record are not held up by it.
+"""
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from collections import deque
@@ -9,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from torch_pjrt.compile.programs import program_for
 from torch_pjrt.errors import DeviceFull, LoweringError
-from torch_pjrt.graph.tape import Tape, Value, lost, state
+from torch_pjrt.graph.tape import Tape, Value, current, lost, state
 from torch_pjrt.observe.counters import counters
 from torch_pjrt.run.client import client
 from torch_pjrt.run.watch import look
@@ -18,6 +22,16 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _lock = threading.RLock()
+
+
+def _renew_lock() -> None:
+    """In a forked process: the thread that held the lock is not there to give it back."""
+    global _lock
+    _lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_lock)
 
 # How many programs may be tried after a failure: enough to find one value among some ten thousand.
 _ATTEMPTS = 32
@@ -30,22 +44,26 @@ def sync(cause: str) -> None:
     Then what does not depend on the operator at fault is computed all the same, the rest is lost (reading
     it raises `LostValue`), and recording goes on with a fresh tape.
     """
-    with _lock:
-        tape = state.tape
+    with _lock:  # if another thread runs this thread's tape, wait for it
+        tape = current()
         if not tape.code:
             if tape.inputs or tape.draws:
                 _start_anew(tape)
             return
-        if tape.nested:
-            raise LoweringError(
-                "A decomposition needs the value of a tensor.",
-                saw=f"a sync because of {cause}",
-                expected="operators that can be recorded without looking at values",
-            )
-        with counters.timed("sync_s"):
-            counters.syncs[cause] += 1
-            _run(tape)
+        _sync(tape, cause)
     look()
+
+
+def _sync(tape: Tape, cause: str) -> None:
+    if tape.nested:
+        raise LoweringError(
+            "A decomposition needs the value of a tensor.",
+            saw=f"a sync because of {cause}",
+            expected="operators that can be recorded without looking at values",
+        )
+    with counters.timed("sync_s"):
+        counters.syncs[cause] += 1
+        _run(tape)
 
 
 def cut(tape: Tape) -> Tape:
@@ -56,17 +74,23 @@ def cut(tape: Tape) -> Tape:
 
 
 def materialize(value: Value) -> None:
-    """Make sure that the value is on the device."""
+    """Make sure that the value is on the device: run the tape that it is pending on, of whichever thread."""
+    if value.array is not None:
+        return
+    with _lock:
+        tape = value.tape
+        if value.array is None and tape is not None and tape.values:
+            _sync(state.tape if state.tape.nested else tape, "reading a value")
     if value.array is None:
-        sync("reading a value")
-        if value.array is None:
-            raise lost(value)
+        raise lost(value)
+    look()
 
 
 def _run(tape: Tape) -> None:
     client()  # raises in a forked process, in which a launch would end it
-    live = live_values(tape.values)
+    tape.closed = True
     try:
+        live = live_values(tape.values)
         if live:
             _launch(tape, live, reusable_inputs(tape, live))
     except Exception as error:
@@ -74,6 +98,9 @@ def _run(tape: Tape) -> None:
         # After exhaustion little can be had, and each attempt may compile for long.
         _salvage(tape, live, 2 if isinstance(error, DeviceFull) else _ATTEMPTS)
         _start_anew(tape)
+        raise
+    except BaseException:  # an interrupt: nothing is lost
+        tape.closed = False
         raise
     _start_anew(tape)
 
@@ -109,7 +136,9 @@ def _start_anew(tape: Tape) -> None:
     from torch_pjrt.device.generator import generator
 
     generator.advance(tape)
-    state.tape = Tape()
+    tape.closed = True
+    if state.tape is tape:  # else its own thread will see that it is closed
+        state.tape = Tape()
     tape.values.clear()
     tape.inputs.clear()
 

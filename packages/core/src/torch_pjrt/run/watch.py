@@ -8,13 +8,14 @@ value is read that was computed after it; no value is lost by it.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from torch_pjrt.graph.signature import InternalOp
-from torch_pjrt.graph.tape import Value, state
+from torch_pjrt.graph.tape import Value
 
 OUTSIDE = InternalOp("pjrt.outside")
 Refusal = Callable[[int], Exception]
@@ -26,14 +27,16 @@ class Watch:
     value     what the program will have found.
     refusals  the i-th makes the error from what the watch `i + 1` found.
     seen      what is watched, so that it is not watched twice.
+    thread    who recorded it, and is told.
     """
 
-    __slots__ = ("refusals", "seen", "value")
+    __slots__ = ("refusals", "seen", "thread", "value")
 
     def __init__(self, value: Value) -> None:
         self.value = value
         self.refusals: list[Refusal] = []
         self.seen: set[Any] = set()
+        self.thread = threading.get_ident()
 
 
 _watches: list[Watch] = []
@@ -47,13 +50,15 @@ def watched(value: Value) -> Watch:
 
 
 def look(*, wait: bool = False) -> None:
-    """Raise what was found, if it has come in; with `wait`, wait for it."""
+    """Raise what was found for this thread, if it has come in; with `wait`, wait for it."""
     if not _watches:
         return
-    for watch in list(_watches):
+    thread = threading.get_ident()
+    for watch in [w for w in _watches if w.thread == thread]:
         array = watch.value.array
         if array is None:
-            if watch.value.tape is not state.tape:  # its program failed
+            tape = watch.value.tape
+            if tape is None or tape.failure is not None:  # its program failed
                 _watches.remove(watch)
             continue
         if not (wait or array.is_ready()):  # type: ignore[attr-defined]

@@ -7,6 +7,7 @@ takes places is a row of `CHECKS`.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ import torch
 
 from torch_pjrt.graph.face import contiguous_face
 from torch_pjrt.graph.signature import Signature, Slot, intern
-from torch_pjrt.graph.tape import Uploaded, number_on, push, state
+from torch_pjrt.graph.tape import Uploaded, current, number_on, push, state
 from torch_pjrt.run.watch import OUTSIDE, Refusal, Watch, watched
 from torch_pjrt.tensor.buffer import buffer_of, is_pjrt
 from torch_pjrt.tensor.counted_run import with_rest
@@ -221,18 +222,25 @@ def known_to_be_inside(places: Places) -> bool:
     return True
 
 
-_watch: Watch | None = None
+class _Last(threading.local):
+    """The watch of the tape that this thread records on."""
+
+    watch: Watch | None = None
+
+
+_last = _Last()
 _signatures: dict[Any, Signature] = {}
 
 
 def watch(places: Places) -> None:
     """Let the device look for a place outside; all watches of a tape make one result together."""
-    global _watch
     if state.tape.nested:  # what an operator is made of stays inside
         return
     value = value_of(_with_places_past_the_count(places))
-    tape = state.tape
-    before = _watch if _watch is not None and _watch.value.tape is tape else None
+    tape = current()
+    before = _last.watch
+    if before is not None and before.value.tape is not tape:
+        before = None
     number = number_on(tape, value)
     limits = (places.low, places.high, places.ignored)
     if before is not None and (number, limits) in before.seen:
@@ -246,12 +254,10 @@ def watch(places: Places) -> None:
         faces = (face, out) if before is not None else (face,)
         args = (Slot(0), Slot(1) if before is not None else None, which, *limits)
         signature = _signatures[key] = intern(OUTSIDE, args, {}, faces, (out,))
-    code = [signature.number, number]
-    if before is not None:
-        code.append(before.value.number)
-    found = push(tape, signature.outs[0], *code)
+    inputs = [value] if before is None else [value, before.value]
+    found = push(signature.outs[0], signature.number, *inputs)
     if before is None:
-        before = _watch = watched(found)
+        before = _last.watch = watched(found)
     before.value = found
     before.seen.add((number, limits))
     before.refusals.append(_told_later(places.refusal))

@@ -12,6 +12,7 @@ ones at once. The address is a number that nothing reads: it tells shared storag
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +38,7 @@ DEVICE = torch.device("pjrt", 0)
 _FIRST_ADDRESS = 1 << 60
 _LARGEST = 1 << 44  # what claims more will never be there: its addresses may overlap others
 _next_address = _FIRST_ADDRESS
+_giving = threading.Lock()
 
 
 class Buffer:
@@ -161,8 +163,9 @@ def give_address(buffer: Buffer, nbytes: int) -> int:
     """The buffer's address; its own from now on."""
     global _next_address
     if not buffer.address:
-        buffer.address = _next_address
-        _next_address += (min(nbytes, _LARGEST) + 127) & ~63
+        with _giving:
+            buffer.address = buffer.address or _next_address
+            _next_address += (min(nbytes, _LARGEST) + 127) & ~63
     return buffer.address
 
 

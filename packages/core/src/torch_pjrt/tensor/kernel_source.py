@@ -17,6 +17,9 @@ the same steps are written out as Python source. For `add.Tensor` it reads like 
         ...
         signature = signatures.get((f0, f1, alpha.__class__))
         ...
+        if tape.closed: renew(); return kernel(self, other, alpha=alpha)  # by another thread, just now
+        tape.code += code
+        ...
 
 The first call of a pattern goes through `record.learn`, so both ways share their signatures.
 """
@@ -31,7 +34,7 @@ from typing import Any
 import torch
 
 from torch_pjrt.graph.signature import hashable
-from torch_pjrt.graph.tape import Value, state
+from torch_pjrt.graph.tape import Value, current, state
 from torch_pjrt.run.sync import cut
 from torch_pjrt.settings import settings
 from torch_pjrt.tensor import record
@@ -114,6 +117,7 @@ def _compiled(plan: Plan) -> Callable[..., Any]:
         "hashable": hashable,
         "learn": learn,
         "look": look,
+        "renew": current,
         "settings": settings,
         "store": store,
         "signatures": signatures,
@@ -195,6 +199,9 @@ def source_of(plan: Plan, static: frozenset[str] | None, *, has_variant: bool) -
     add(f"    if signature is None: signature = learn(key, {generic})")
     add(f"    if signature is False: return call(OP, {generic})")
     numbers = [f"v{i}.number if v{i}.tape is tape else tape.take(v{i})" for i, _ in tensors]
+    if plan.mutates:
+        add(f"    n0 = {numbers[0]}")
+        numbers[0] = "n0"
     if all(not a.optional for _, a in tensors):
         add(f"    code = (signature.number, {', '.join(numbers)})")
     else:
@@ -207,7 +214,8 @@ def source_of(plan: Plan, static: frozenset[str] | None, *, has_variant: bool) -
     add("    values = tape.values")
     add("    made = Value(face, len(values), tape)")
     # It is `made` because some arguments are called `value`. From here to the end of `append` nothing
-    # is called, so that an interrupt (Ctrl-C) comes before or after.
+    # is called, so that an interrupt (Ctrl-C) comes before or after, and so do other threads.
+    add(f"    if tape.closed: renew(); return kernel({_forwarded(arguments)})")
     add("    tape.code += code")
     for i, a in enumerate(arguments):
         if a.name in inputs:
@@ -216,7 +224,7 @@ def source_of(plan: Plan, static: frozenset[str] | None, *, has_variant: bool) -
     add("    values.append(made)")
     if plan.mutates:
         add("    if not b0.viewed:")
-        add("        made.origin = v0.origin")
+        add("        made.origin = n0 if n0 < 0 else v0.origin")
         add("        b0.value = made")
         add("        return self")
         add("    store(self, made)")

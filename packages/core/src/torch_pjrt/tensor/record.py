@@ -18,7 +18,7 @@ from torch_pjrt.compile.abstract import results_of_rule
 from torch_pjrt.errors import UnsupportedError
 from torch_pjrt.graph.face import Face, contiguous_face, face_of
 from torch_pjrt.graph.signature import Signature, Slot, intern
-from torch_pjrt.graph.tape import Tape, Value, number_on, state
+from torch_pjrt.graph.tape import Tape, Value, current, number_on, state
 from torch_pjrt.run.client import client
 from torch_pjrt.run.sync import cut
 from torch_pjrt.settings import settings
@@ -194,20 +194,23 @@ def record(
     signature: Signature, inputs: Sequence[Value], numbers: Sequence[int | float]
 ) -> list[Value]:
     """Append one node to the tape; the values it makes."""
-    tape = state.tape
-    code = [signature.number, *[number_on(tape, v) for v in inputs]]
-    if signature.random:
-        code += draw(tape)
-    first = len(tape.values)
-    values = [Value(face, first + i, tape) for i, face in enumerate(signature.outs)]
     ints = [n for n in numbers if n.__class__ is int]
     floats = [n for n in numbers if n.__class__ is float]
-    # From here on nothing is called, so that an interrupt (Ctrl-C) comes before or after.
-    tape.code += code
-    tape.ints += ints  # type: ignore[arg-type]
-    tape.floats += floats
-    tape.values += values
-    return values
+    while True:
+        tape = current()
+        code = [signature.number, *[number_on(tape, v) for v in inputs]]
+        if signature.random:
+            code += draw(tape)
+        first = len(tape.values)
+        values = [Value(face, first + i, tape) for i, face in enumerate(signature.outs)]
+        if tape.closed:
+            continue
+        # From here on nothing is called, so that an interrupt (Ctrl-C) comes before or after.
+        tape.code += code
+        tape.ints += ints  # type: ignore[arg-type]
+        tape.floats += floats
+        tape.values += values
+        return values
 
 
 def draw(tape: Tape) -> tuple[int, int]:

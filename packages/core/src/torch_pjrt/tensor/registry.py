@@ -8,6 +8,7 @@ nobody registered reaches the fallback, which records it, decomposes it or runs 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,7 +18,8 @@ from torch_pjrt.tensor.other_kinds import refuse_other_kinds
 
 _KEY = "PrivateUse1"
 _libraries: list[torch.library.Library] = []
-_registered = False
+_registering = threading.RLock()
+_begun = _registered = False
 
 
 def register_first() -> None:
@@ -55,10 +57,18 @@ def _first_of(name: str) -> Callable[..., Any]:
 
 
 def register_all() -> None:
-    """Register every kernel; starts the device. Does nothing the second time."""
+    """Register every kernel; starts the device. Does nothing the second time; other threads wait for it."""
     global _registered
     if _registered:
         return
+    with _registering:
+        if not _begun:
+            _register_all()
+            _registered = True
+
+
+def _register_all() -> None:
+    global _begun
     from torch_pjrt.device.setup import set_up
     from torch_pjrt.run.client import client
     from torch_pjrt.tensor import (
@@ -77,7 +87,7 @@ def register_all() -> None:
     from torch_pjrt.tensor.kernel_source import kernel_of
 
     table = client().lowerings
-    _registered = True
+    _begun = True  # what follows may ask for it
     set_up()
     special = {
         **aliasing.KERNELS,

@@ -15,7 +15,7 @@ import torch
 
 from torch_pjrt.graph.face import Face, contiguous_face, face_of, storage_extent
 from torch_pjrt.graph.signature import InternalOp, Signature, Slot, intern
-from torch_pjrt.graph.tape import Value, number_on, push, state
+from torch_pjrt.graph.tape import Value, current, origin_on, push
 from torch_pjrt.tensor.buffer import Buffer, CountedBuffer, buffer_of, look_of
 from torch_pjrt.tensor.counts import COUNTED, is_counted, recent
 
@@ -71,8 +71,7 @@ def read_value(base: Value, base_face: Face, face: Face, offset: int) -> Value:
         out = contiguous_face(face.shape, face.dtype)
         signature = intern(READ, (Slot(0), face, offset), {}, (base_face,), (out,))
         _reads[base_face, face, offset] = signature
-    tape = state.tape
-    return push(tape, signature.outs[0], signature.number, number_on(tape, base))
+    return push(signature.outs[0], signature.number, base)
 
 
 def true_value(buffer: CountedBuffer) -> Value:
@@ -100,7 +99,7 @@ def content(buffer: Buffer) -> Value:
         out = contiguous_face(buffer.face.shape, buffer.face.dtype)
         zeros = torch.ops.aten.zeros.default
         signature = intern(zeros, (shape,), {"dtype": buffer.face.dtype}, (), (out,))
-        value = buffer.value = push(state.tape, out, signature.number)
+        value = buffer.value = push(out, signature.number)
     return value
 
 
@@ -128,8 +127,7 @@ def _resolved(tensor: torch.Tensor, value: Value) -> Value:
         if bit:
             face = contiguous_face(tensor.shape, tensor.dtype)
             signature = intern(op, (Slot(0),), {}, (face,), (face,))
-            tape = state.tape
-            value = push(tape, face, signature.number, number_on(tape, value))
+            value = push(face, signature.number, value)
     return value
 
 
@@ -138,13 +136,13 @@ def store(tensor: torch.Tensor, value: Value) -> None:
     value = _resolved(tensor, value)
     buffer = buffer_of(tensor)
     face, offset = look_of(tensor) if buffer.viewed else (buffer.face, 0)
-    tape = state.tape
     if face is buffer.face and not offset:
         old = buffer.value
         if old is not None:
-            number_on(tape, old)  # an overwritten input is an input: its memory may be reused
+            tape = current()
+            origin = origin_on(tape, old)
             if value.tape is tape and value.number >= 0 and value.origin is None:
-                value.origin = old.origin
+                value.origin = origin
         buffer.value = value  # arrays are immutable, so two buffers may share one
         if buffer.blank:
             buffer.blank = buffer.viewed = False
@@ -157,7 +155,7 @@ def store(tensor: torch.Tensor, value: Value) -> None:
         out = contiguous_face(buffer.face.shape, buffer.face.dtype)
         signature = intern(WRITE, (Slot(0), Slot(1), face, offset), {}, (buffer.face, new), (out,))
         _writes[buffer.face, face, offset] = signature
-    code = (signature.number, number_on(tape, old), number_on(tape, value))
-    written = push(tape, signature.outs[0], *code)
-    written.origin = old.origin
+    written = push(signature.outs[0], signature.number, old, value)
+    if written.tape is not None:
+        written.origin = origin_on(written.tape, old)
     buffer.value = written
