@@ -209,6 +209,33 @@ print([str(line) for line in lines_of(state.tape)][-1])
     assert python(script).stdout == "None\n"
 
 
+def test_program_with_lines_is_another_one_on_disk(
+    python: Callable[..., Any], tmp_path: Path
+) -> None:
+    script = """
+import torch, torch_pjrt
+(torch.ones(3, device="pjrt") + 1).tolist()
+counts = torch_pjrt.report().as_dict()
+print(counts["programs_compiled"], counts["programs_loaded"])
+"""
+
+    def run(**variables: str) -> str:
+        return python(script, TORCH_PJRT_CACHE_DIR=str(tmp_path), **variables).stdout.strip()
+
+    assert run() == "1 0"
+    assert run(TORCH_PJRT_SOURCE_LINES="1") == "1 0"
+    assert run(TORCH_PJRT_SOURCE_LINES="1") == "0 1"
+    assert run(TORCH_PJRT_CHECK_NANS="1") == "0 1", "lines that are noted only for messages"
+    assert run() == "0 1"
+
+
+def test_lines_noted_for_messages_are_not_in_programs(noted: None) -> None:
+    text = torch_pjrt.to_stablehlo(torch.ones(3, device="pjrt").exp())
+
+    assert "test_source_lines.py" not in text
+    assert "aten.exp" not in text
+
+
 def test_nothing_is_noted_while_nobody_asks() -> None:
     with lines.noted("a"):
         with lines.noted("b"):

@@ -9,6 +9,8 @@ the device is here, loaded on first use:
     to_stablehlo()    the program that would compute some tensors, as text
     source_lines()    lines of your program in what XLA compiles, for a block
     DeviceLoader      a loader's batches, brought to the device in the background
+    eager()           each operator runs at once, for a block
+    check_nans()      an error that names the operator which made a NaN, for a block
 """
 
 from __future__ import annotations
@@ -20,10 +22,12 @@ from torch_pjrt.autoload import autoload, failure
 
 if TYPE_CHECKING:
     from torch_pjrt.data.loader import DeviceLoader
+    from torch_pjrt.observe.nan_check import check_nans
     from torch_pjrt.observe.report import report
     from torch_pjrt.observe.request import source_lines
     from torch_pjrt.observe.stablehlo import to_stablehlo
     from torch_pjrt.observe.trace import profile
+    from torch_pjrt.run.eager import eager
     from torch_pjrt.run.request import sync
 
 __version__ = "0.1.0"
@@ -31,6 +35,8 @@ __all__ = [
     "DeviceLoader",
     "__version__",
     "autoload",
+    "check_nans",
+    "eager",
     "profile",
     "report",
     "source_lines",
@@ -40,6 +46,8 @@ __all__ = [
 
 _LAZY = {
     "DeviceLoader": "torch_pjrt.data.loader",
+    "check_nans": "torch_pjrt.observe.nan_check",
+    "eager": "torch_pjrt.run.eager",
     "profile": "torch_pjrt.observe.trace",
     "report": "torch_pjrt.observe.report",
     "source_lines": "torch_pjrt.observe.request",

@@ -15,6 +15,7 @@ TorchPjrtError
 │   └── WrongLowering                   a rule gave another shape or dtype than PyTorch's
 ├── InvalidGraph (ValueError)           a pass returned a graph that cannot run
 ├── CompileError (RuntimeError)         XLA refused a program
+├── NonFiniteValue (RuntimeError)       an operator made a NaN or an infinity, and `check_nans()` is on
 ├── LostValue (RuntimeError)            the program that would have made a tensor's value failed
 ├── UnsupportedError (NotImplementedError)      PyTorch offers it, a Python backend cannot
 └── SettingError (ValueError)           an environment variable has a value we cannot read
@@ -102,6 +103,10 @@ class InvalidGraph(TorchPjrtError, ValueError):
 
 class CompileError(TorchPjrtError, RuntimeError):
     """XLA or the device refused a program."""
+
+
+class NonFiniteValue(TorchPjrtError, RuntimeError):
+    """An operator made a NaN or an infinity while `check_nans()` is on."""
 
 
 class LostValue(TorchPjrtError, RuntimeError):

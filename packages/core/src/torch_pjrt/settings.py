@@ -36,11 +36,17 @@ def _folder(variable: str) -> Path | None:
     return Path(caches) / "torch-pjrt"
 
 
+def _one_of(variable: str, *words: str) -> str:
+    """The first of `words` unless the variable says another."""
+    text = os.environ.get(variable) or words[0]
+    if text not in words:
+        expected = " or ".join(words)
+        raise SettingError(f"{variable} cannot be read.", saw=repr(text), expected=expected)
+    return text
+
+
 def _flag(variable: str) -> bool:
-    text = os.environ.get(variable, "")
-    if text not in ("", "0", "1"):
-        raise SettingError(f"{variable} cannot be read.", saw=repr(text), expected="0 or 1")
-    return text == "1"
+    return _one_of(variable, "0", "1") == "1"
 
 
 @dataclass(slots=True)
@@ -54,10 +60,14 @@ class Settings:
     dump          TORCH_PJRT_DUMP: the folder to which each program that is compiled is written, or None.
                   While it is set, none is loaded from `cache_dir`.
     source_lines  TORCH_PJRT_SOURCE_LINES=1: lines of the user's program in XLA's metadata and in dumps.
-                  Read when the device starts; `torch_pjrt.source_lines()` turns it on for a block.
     trace_memory  TORCH_PJRT_TRACE_MEMORY=1: note the line that makes each value, for lists of what holds
                   memory, and look for the peak of memory after each launch. Lines are noted from the start
                   of the device on.
+    eager         TORCH_PJRT_EAGER=1: each operator runs at once.
+    check_nans    TORCH_PJRT_CHECK_NANS: "1" to raise where an operator makes a NaN, "inf" an infinity too.
+
+    From `source_lines` on they are read when the device starts. For a block there are
+    `torch_pjrt.source_lines()`, `torch_pjrt.eager()` and `torch_pjrt.check_nans()`.
     """
 
     tape_bound: int = field(default_factory=lambda: _integer("TORCH_PJRT_TAPE_BOUND", 10_000))
@@ -66,6 +76,10 @@ class Settings:
     dump: str | None = field(default_factory=lambda: os.environ.get("TORCH_PJRT_DUMP") or None)
     source_lines: bool = field(default_factory=lambda: _flag("TORCH_PJRT_SOURCE_LINES"))
     trace_memory: bool = field(default_factory=lambda: _flag("TORCH_PJRT_TRACE_MEMORY"))
+    eager: bool = field(default_factory=lambda: _flag("TORCH_PJRT_EAGER"))
+    check_nans: str = field(
+        default_factory=lambda: _one_of("TORCH_PJRT_CHECK_NANS", "0", "1", "inf")
+    )
 
 
 settings = Settings()

@@ -18,6 +18,7 @@ from torch_pjrt.graph.graph import Graph, Node
 from torch_pjrt.graph.signature import NumberSlot, Slot, filled
 from torch_pjrt.lowering import bounds, window
 from torch_pjrt.lowering.table import Lowering, LoweringTable
+from torch_pjrt.observe.lines import are_in_programs
 from torch_pjrt.observe.places import at_line
 from torch_pjrt.run.watch import OUTSIDE
 from torch_pjrt.tensor.view import READ, WRITE
@@ -76,7 +77,7 @@ def function_of(
                 with precision_of(node, precision):
                     return apply(node, inputs, table, lambda slot: number(node, slot), key)
 
-            results = results_of() if node.line is None else at_line(node, results_of)
+            results = at_line(node, results_of) if are_in_programs() else results_of()
             values.update(zip(node.outputs, results, strict=True))
         return tuple(values[v] for v in graph.outputs)
 

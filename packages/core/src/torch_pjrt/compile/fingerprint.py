@@ -22,6 +22,7 @@ from torch_pjrt.compile.precision import in_force
 from torch_pjrt.graph.face import Face
 from torch_pjrt.graph.graph import Graph, Node, Number
 from torch_pjrt.graph.signature import InternalOp, NumberSlot, Signature, Slot
+from torch_pjrt.observe.lines import are_in_programs
 from torch_pjrt.plugin.host import host
 from torch_pjrt.run.client import Client
 
@@ -67,7 +68,8 @@ def _parts(
 def _node(node: Node) -> str:
     numbers = ",".join(map(_number, node.numbers))
     draw = f" draw {node.draw.seeding}.{node.draw.index}" if node.draw is not None else ""
-    return f"{_of_signature(node.signature)} {node.inputs} {node.outputs} {numbers}{draw}"
+    line = f" {node.line!r}" if are_in_programs() else ""
+    return f"{_of_signature(node.signature)} {node.inputs} {node.outputs} {numbers}{draw}{line}"
 
 
 def _number(number: Number) -> str:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from torch_pjrt.compile import executables
 from torch_pjrt.compile.fingerprint import NotPortable, of_program
 from torch_pjrt.compile.store import Store
-from torch_pjrt.observe import lines
 from torch_pjrt.observe.counters import counters
 from torch_pjrt.run.client import client
 from torch_pjrt.settings import settings
@@ -23,10 +22,10 @@ _stores: dict[Any, Store] = {}
 def digest_of(recorded: Graph, tape: Tape, donated: Sequence[int]) -> str | None:
     """What this graph's program is saved under; None if it cannot be, or if nothing is to be saved.
 
-    The tape's inputs are those that the program will be compiled for. Who wants to look at what is compiled,
-    or to have lines in it, gets no program from disk.
+    The tape's inputs are those that the program will be compiled for. Who wants to look at what is compiled
+    gets no program from disk; one with lines in it is another program than one without.
     """
-    if settings.cache_dir is None or settings.dump is not None or lines.is_on():
+    if settings.cache_dir is None or settings.dump is not None:
         return None
     arrays: list[Any] = [value.array for value in tape.inputs]
     try:

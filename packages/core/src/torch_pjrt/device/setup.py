@@ -35,7 +35,11 @@ def set_up() -> None:
         makers.install()
     register_optimizer_step_post_hook(_after_step)
     if settings.source_lines:
-        lines.note_for("TORCH_PJRT_SOURCE_LINES")
+        lines.note_for("TORCH_PJRT_SOURCE_LINES", in_programs=True)
+    if settings.check_nans != "0":
+        from torch_pjrt.observe import nan_check
+
+        nan_check.turn_on(infinities=settings.check_nans == "inf")
 
 
 def _after_step(optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:

@@ -69,7 +69,7 @@ def begin(recorded: Graph, passed: Graph) -> Dump | None:
 
 def stablehlo_of(lowered: Any) -> str:
     """StableHLO as text; with the places of its operators in the user's program, while lines are noted."""
-    return lowered.as_text(debug_info=lines.is_on())
+    return lowered.as_text(debug_info=lines.are_in_programs())
 
 
 def cost_of(compiled: Any) -> dict[str, float] | None:

@@ -78,8 +78,18 @@ def is_on() -> bool:
     return bool(_reasons)
 
 
-def note_for(reason: str) -> None:
-    """Note lines from now on, until `stop_for` was called for every reason."""
+def are_in_programs() -> bool:
+    """Whether a program that is compiled now gets the lines of its nodes into its metadata."""
+    return bool(_reasons & _in_programs)
+
+
+def note_for(reason: str, *, in_programs: bool = False) -> None:
+    """Note lines from now on, until `stop_for` was called for every reason.
+
+    With `in_programs` they go into XLA's metadata too: then they are part of what is compiled.
+    """
+    if in_programs:
+        _in_programs.add(reason)
     if not _reasons:
         Tape.new_code = NotedCode
         modules.watch()
@@ -99,10 +109,10 @@ def stop_for(reason: str) -> None:
 
 
 @contextmanager
-def noted(reason: str) -> Iterator[None]:
+def noted(reason: str, *, in_programs: bool = False) -> Iterator[None]:
     """Note lines within the block."""
     was_on = reason in _reasons
-    note_for(reason)
+    note_for(reason, in_programs=in_programs)
     try:
         yield
     finally:
@@ -111,6 +121,7 @@ def noted(reason: str) -> Iterator[None]:
 
 
 _reasons: set[str] = set()
+_in_programs: set[str] = set()  # reasons that want them there
 
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _INSIDE = (

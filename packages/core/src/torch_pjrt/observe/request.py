@@ -15,5 +15,5 @@ def source_lines() -> Iterator[None]:
     The same as `TORCH_PJRT_SOURCE_LINES=1`, which holds for the whole process. A program that was compiled
     before is reused as it is.
     """
-    with lines.noted("source_lines()"):
+    with lines.noted("source_lines()", in_programs=True):
         yield

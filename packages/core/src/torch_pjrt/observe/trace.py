@@ -86,7 +86,7 @@ def _annotated() -> Iterator[None]:
 
     modules.range_of = phases.range_of = jax.profiler.TraceAnnotation
     try:
-        with lines.noted("profile()"):
+        with lines.noted("profile()", in_programs=True):
             yield
     finally:
         modules.range_of = phases.range_of = None

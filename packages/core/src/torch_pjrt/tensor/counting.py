@@ -15,7 +15,7 @@ import torch
 from torch_pjrt import operators
 from torch_pjrt.graph.face import Face
 from torch_pjrt.graph.tape import Value
-from torch_pjrt.tensor import record
+from torch_pjrt.tensor import counts, record
 from torch_pjrt.tensor.bind import mapped
 from torch_pjrt.tensor.buffer import buffer_of, is_pjrt, look_of, wrap
 from torch_pjrt.tensor.counted import Roomy, count_tensor, counted, read_count, roomy
@@ -37,6 +37,8 @@ def _recorded(op: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _room_within(n: int, bound: int) -> int:
+    if counts.exact:
+        return max(n, 1)
     if bound <= _SMALL:
         return bound
     parts = [-(-bound // (1 << k)) for k in range(_PARTS)]
@@ -44,6 +46,8 @@ def _room_within(n: int, bound: int) -> int:
 
 
 def _room_without_bound(n: int) -> int:
+    if counts.exact:
+        return max(n, 1)
     return max(_LEAST, 1 << (n - 1).bit_length())
 
 

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 # What a tensor with a count looks like to a kernel: like nothing that has a signature.
 COUNTED = Face((), torch.uint8, ())
 
+# Arrays have no room: what a check of all values would find there would be nobody's.
+exact = False
+
 _REMEMBERED = 16  # about as many as one step of a program meets
 
 

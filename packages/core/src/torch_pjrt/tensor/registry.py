@@ -50,7 +50,7 @@ def _first_of(name: str) -> Callable[..., Any]:
 
             base, _, overload = name.partition(".")
             op = getattr(getattr(torch.ops.aten, base), overload or "default")
-            kernel = moving.KERNELS[op]
+            kernel = _at_once_if_asked(moving.KERNELS[op])
         return kernel(*args, **kwargs)
 
     return first
@@ -106,12 +106,23 @@ def _register_all() -> None:
     already = {"aten::empty.memory_format", "aten::empty_strided", "aten::_copy_from"}
     for op, kernel in special.items():
         if op._schema.name + _dotted(op) not in already:
-            library.impl(op, checked(op, kernel), _KEY)
+            library.impl(op, _at_once_if_asked(checked(op, kernel)), _KEY)
     for op, kernel in attention.ABOVE_AUTOGRAD.items():
         library.impl(op, kernel, f"Autograd{_KEY}")
     for op in recordable(table):
         if op not in special:
-            library.impl(op, checked(op, _lazily(kernel_of, op)), _KEY)
+            kernel = checked(op, _lazily(kernel_of, op))
+            library.impl(op, _at_once_if_asked(kernel), _KEY)
+
+
+def _at_once_if_asked(kernel: Callable[..., Any]) -> Callable[..., Any]:
+    from torch_pjrt.settings import settings
+
+    if not settings.eager:
+        return kernel
+    from torch_pjrt.run.eager import at_once
+
+    return at_once(kernel)
 
 
 def recordable(table: Any) -> Iterator[Any]:
@@ -155,4 +166,4 @@ def _fallback(op: Any, *args: Any, **kwargs: Any) -> Any:
     register_all()
     from torch_pjrt.tensor import record
 
-    return record.call(op, args, kwargs)
+    return _at_once_if_asked(record.call)(op, args, kwargs)
