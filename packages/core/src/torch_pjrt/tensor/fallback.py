@@ -21,8 +21,13 @@ from torch_pjrt.tensor.view import store
 _READERS = frozenset(("aten::equal", "aten::_local_scalar_dense", "aten::is_nonzero"))
 
 
-def run_on_cpu(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """`op` by its CPU kernel; arguments that it writes to are written back."""
+def run_on_cpu(
+    op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, is_asked_for: bool = False
+) -> Any:
+    """`op` by its CPU kernel; arguments that it writes to are written back.
+
+    Where that is what the caller asks for, nobody is warned, and it is counted as a transfer only.
+    """
     copies: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def to_cpu(x: Any) -> Any:
@@ -39,7 +44,8 @@ def run_on_cpu(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
     cpu_args = [to_cpu(a) for a in args]
     cpu_kwargs = {k: to_cpu(v) for k, v in kwargs.items()}
-    _tell(op)  # not before: within a decomposition, reading an argument gives up
+    if not is_asked_for:
+        _tell(op)  # not before: within a decomposition, reading an argument gives up
     with counters.timed("fallback_s"):
         results = op(*cpu_args, **cpu_kwargs)
     _write_back(op, args, kwargs, copies)

@@ -22,11 +22,12 @@ from torch_pjrt.graph.tape import Tape, Value, current, number_on, state
 from torch_pjrt.run.client import client
 from torch_pjrt.run.sync import cut
 from torch_pjrt.settings import settings
-from torch_pjrt.tensor import decompose, foreach
+from torch_pjrt.tensor import decompose, foreach, given_generator
 from torch_pjrt.tensor.bind import Call, mapped
 from torch_pjrt.tensor.buffer import is_pjrt, look_of, wrap, wrap_sized
 from torch_pjrt.tensor.counts import COUNTED
 from torch_pjrt.tensor.fallback import run_on_cpu
+from torch_pjrt.tensor.given_generator import has_generator
 from torch_pjrt.tensor.layout import laid_out, meta_as_cpu
 from torch_pjrt.tensor.other_kinds import refuse_layout
 from torch_pjrt.tensor.overlap import (
@@ -73,7 +74,9 @@ def call(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if len(tape.values) > settings.tape_bound:
         cut(tape)
     plan = plan_of(op)
-    if plan.functional is None or plan.returns == "other" or kwargs.get("generator") is not None:
+    if has_generator(args, kwargs):
+        return given_generator.call(op, args, kwargs)
+    if plan.functional is None or plan.returns == "other":
         return run_on_cpu(op, args, kwargs)
     named = kwargs
     if plan.decides_dtype and kwargs.get("dtype") is None:
