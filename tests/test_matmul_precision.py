@@ -27,11 +27,11 @@ def stablehlo(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     client = programs.client()
     original = type(client).compile
 
-    def compile_(self: object, function: object, arguments: object, donate: object) -> object:
+    def compile_(self: object, function: object, arguments: object, *rest: object) -> object:
         import jax
 
         made.append(jax.jit(function).lower(*arguments).as_text())  # type: ignore[arg-type, misc]
-        return original(client, function, arguments, donate)  # type: ignore[arg-type]
+        return original(client, function, arguments, *rest)  # type: ignore[arg-type]
 
     monkeypatch.setattr(type(client), "compile", compile_)
     programs.forget_programs()
