@@ -87,11 +87,10 @@ def test_peak_counts_what_a_program_needs_while_it_runs() -> None:
     x = torch.ones(500, 500, device="pjrt")
     pjrt.synchronize()
     pjrt.reset_peak_memory_stats()
-    before = pjrt.memory_allocated()
 
     (x.exp() @ x.sin()).sum().item()
 
-    assert pjrt.max_memory_allocated() >= before + x.numel() * 4
+    assert pjrt.max_memory_allocated() >= 2 * 4 * x.numel()  # `x`, and as much for the program
 
 
 def test_peak_of_an_upload_that_was_dropped_is_seen() -> None:

@@ -11,6 +11,8 @@ the device is here, loaded on first use:
     DeviceLoader      a loader's batches, brought to the device in the background
     eager()           each operator runs at once, for a block
     check_nans()      an error that names the operator which made a NaN, for a block
+    to_jax()          a tensor's array; from_jax() makes a tensor of one
+    jax_function()    a JAX function as an operator
 """
 
 from __future__ import annotations
@@ -22,6 +24,8 @@ from torch_pjrt.autoload import autoload, failure
 
 if TYPE_CHECKING:
     from torch_pjrt.data.loader import DeviceLoader
+    from torch_pjrt.interop.arrays import from_jax, to_jax
+    from torch_pjrt.interop.function import jax_function
     from torch_pjrt.observe.nan_check import check_nans
     from torch_pjrt.observe.report import report
     from torch_pjrt.observe.request import source_lines
@@ -37,10 +41,13 @@ __all__ = [
     "autoload",
     "check_nans",
     "eager",
+    "from_jax",
+    "jax_function",
     "profile",
     "report",
     "source_lines",
     "sync",
+    "to_jax",
     "to_stablehlo",
 ]
 
@@ -48,10 +55,13 @@ _LAZY = {
     "DeviceLoader": "torch_pjrt.data.loader",
     "check_nans": "torch_pjrt.observe.nan_check",
     "eager": "torch_pjrt.run.eager",
+    "from_jax": "torch_pjrt.interop.arrays",
+    "jax_function": "torch_pjrt.interop.function",
     "profile": "torch_pjrt.observe.trace",
     "report": "torch_pjrt.observe.report",
     "source_lines": "torch_pjrt.observe.request",
     "sync": "torch_pjrt.run.request",
+    "to_jax": "torch_pjrt.interop.arrays",
     "to_stablehlo": "torch_pjrt.observe.stablehlo",
 }
 

@@ -15,7 +15,7 @@ from torch_pjrt.compile.precision import in_force, precision_of
 from torch_pjrt.errors import LoweringError, MissingLowering, WrongLowering
 from torch_pjrt.graph.face import Face
 from torch_pjrt.graph.graph import Graph, Node
-from torch_pjrt.graph.signature import NumberSlot, Slot, filled
+from torch_pjrt.graph.signature import FunctionOp, NumberSlot, Slot, filled
 from torch_pjrt.lowering import bounds, window
 from torch_pjrt.lowering.table import Lowering, LoweringTable
 from torch_pjrt.observe.lines import are_in_programs
@@ -73,6 +73,8 @@ def function_of(
                 internal = INTERNAL.get(node.op)
                 if internal is not None:
                     return (internal(node, *inputs),)
+                if isinstance(node.op, FunctionOp):
+                    return node.op.compute(*inputs)
                 key = _key(ints, node) if node.signature.random else None
                 with precision_of(node, precision):
                     return apply(node, inputs, table, lambda slot: number(node, slot), key)

@@ -15,6 +15,7 @@ from torch_pjrt.device import (
     serialization,
     storages,
 )
+from torch_pjrt.interop import dlpack
 from torch_pjrt.observe import lines, makers
 from torch_pjrt.run.client import client
 from torch_pjrt.run.sync import sync
@@ -31,6 +32,7 @@ def set_up() -> None:
     gradient_scaling.install()
     loaders.install()
     matmul_precision.install()
+    dlpack.install()
     if settings.trace_memory:
         makers.install()
     register_optimizer_step_post_hook(_after_step)

@@ -8,7 +8,7 @@ is a flat list of integers, and equal code means an equal program.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +38,20 @@ class InternalOp:
     """An operator that PyTorch does not have: reading or writing a view, for example."""
 
     name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FunctionOp:
+    """An operator that one user's function is: each object is an operator of its own.
+
+    compute  takes the inputs as JAX arrays and gives the results.
+    """
+
+    name: str
+    compute: Callable[..., Sequence[Any]]
 
     def __str__(self) -> str:
         return self.name

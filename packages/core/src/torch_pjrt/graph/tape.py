@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from torch_pjrt.errors import LostValue
 
@@ -79,6 +79,7 @@ class Tape:
     n_draws how many random operators were recorded since the last (re)seeding.
     nested  a scratch tape on which a decomposition is recorded; it never syncs.
     closed  it is being run, or was: nothing is appended any more.
+    kept    what must live until the program is made: functions that recorded operators stand for.
     failure what its program failed with, in a line; the values it did not make are lost.
     """
 
@@ -92,6 +93,7 @@ class Tape:
         "floats",
         "inputs",
         "ints",
+        "kept",
         "n_draws",
         "nested",
         "values",
@@ -111,6 +113,7 @@ class Tape:
         self.closed = False
         # The numbers of the inputs by their ids: another thread's tape may have numbered them since.
         self._numbers: dict[int, int] = {}
+        self.kept: list[Any] = []
         self.failure: str | None = None
 
     def take(self, value: Value) -> int:

@@ -151,6 +151,7 @@ def _start_anew(tape: Tape) -> None:
         state.tape = Tape()
     tape.values.clear()
     tape.inputs.clear()
+    tape.kept.clear()
 
 
 def live_values(values: Sequence[Value]) -> tuple[int, ...]:

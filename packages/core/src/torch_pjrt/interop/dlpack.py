@@ -1,0 +1,64 @@
+"""DLPack: a `pjrt` tensor gives the memory of its array to others, without a copy where the device allows it.
+
+`__dlpack__` and `__dlpack_device__` of tensors, and the older `to_dlpack`, would give the tensor's address,
+at which there is nothing. What they give is to be read only: the array behind it belongs to
+others too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import torch
+from torch.utils import dlpack
+
+from torch_pjrt.tensor.buffer import is_pjrt
+
+
+def install() -> None:
+    """Replace them; does nothing the second time."""
+    if hasattr(dlpack.to_dlpack, "knows_pjrt"):
+        return
+    tensors: Any = torch.Tensor
+    tensors.__dlpack__ = _for_pjrt(_capsule, tensors.__dlpack__)
+    tensors.__dlpack_device__ = _for_pjrt(_device, tensors.__dlpack_device__)
+    dlpack.to_dlpack = torch.to_dlpack = _for_pjrt(_capsule, dlpack.to_dlpack)  # type: ignore[attr-defined]
+
+
+def _capsule(
+    tensor: torch.Tensor,
+    *,
+    stream: Any = None,
+    max_version: tuple[int, int] | None = None,
+    dl_device: Any = None,
+    copy: bool | None = None,
+) -> Any:
+    from torch_pjrt.interop.arrays import to_jax
+
+    if tensor.requires_grad:
+        raise BufferError("Can't export tensors that require gradient, use tensor.detach()")
+    array = to_jax(tensor)
+    if stream == -1:  # PyTorch's word for: wait for nothing
+        stream = None
+    return array.__dlpack__(stream=stream, max_version=max_version, dl_device=dl_device, copy=copy)
+
+
+def _device(tensor: torch.Tensor) -> Any:
+    from torch_pjrt.run.client import client
+
+    chip = client().chip
+    kinds = {"cpu": dlpack.DLDeviceType.kDLCPU, "gpu": dlpack.DLDeviceType.kDLCUDA}
+    if chip.platform not in kinds:
+        raise BufferError(f"DLPack has no name for the device `{chip.platform}`: use tensor.cpu()")
+    return kinds[chip.platform], chip.local_hardware_id or 0
+
+
+def _for_pjrt(replacement: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(original)
+    def choose(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        return (replacement if is_pjrt(tensor) else original)(tensor, *args, **kwargs)
+
+    choose.knows_pjrt = True  # type: ignore[attr-defined]
+    return choose
