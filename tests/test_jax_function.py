@@ -303,3 +303,20 @@ def test_transformations_of_torch_func_go_through() -> None:
     assert torch.vmap(square, in_dims=(1, None))(x, y).tolist() == [21, 36]
     per_sample = torch.vmap(torch.func.grad(square), in_dims=(0, None))(x, y)
     assert per_sample.tolist() == [[0, 2], [4, 6], [8, 10]]
+
+
+def test_functions_of_one_name_in_two_processes_do_not_share_a_program_on_disk(
+    python: Any, tmp_path: Any
+) -> None:
+    script = """
+import torch, torch_pjrt
+@torch_pjrt.jax_function
+def scaled(x):
+    return x * {}
+print(scaled(torch.ones(2, device="pjrt")).tolist())
+"""
+    told = [
+        python(script.format(n), TORCH_PJRT_CACHE_DIR=str(tmp_path)).stdout.strip() for n in (2, 3)
+    ]
+
+    assert told == ["[2.0, 2.0]", "[3.0, 3.0]"]

@@ -279,3 +279,16 @@ def test_memory_of_a_training_step_does_not_grow() -> None:
         peaks.append(pjrt.max_memory_allocated())
 
     assert peaks[3] == peaks[-1]
+
+
+def test_peak_of_a_program_from_disk_is_seen_too(python: Any, tmp_path: Any) -> None:
+    script = """
+import torch, torch_pjrt
+x = torch.ones(500, 500, device="pjrt")
+torch_pjrt.sync()
+(x.exp() @ x.sin()).sum().item()
+print(torch.pjrt.max_memory_allocated() >= 8 * x.numel(), torch.pjrt.programs_compiled())
+"""
+    told = [python(script, TORCH_PJRT_CACHE_DIR=str(tmp_path)).stdout.split() for _ in range(2)]
+
+    assert told == [["True", "2"], ["True", "0"]]
