@@ -19,7 +19,7 @@ from torch_pjrt import dtypes
 from torch_pjrt.errors import LoweringError
 from torch_pjrt.graph.face import Face, contiguous_face
 from torch_pjrt.graph.signature import FunctionOp, Slot, intern
-from torch_pjrt.graph.tape import state
+from torch_pjrt.graph.tape import current, state
 from torch_pjrt.interop.arrays import torch_dtype
 from torch_pjrt.run.sync import cut
 from torch_pjrt.settings import settings
@@ -57,7 +57,7 @@ class Traced:
         if len(state.tape.values) > settings.tape_bound:
             cut(state.tape)
         values = record(self.signature, [value_of(t) for t in tensors], [])
-        state.tape.kept.append(self)
+        current().kept.append(self)
         return [wrap(v, face) for v, face in zip(values, self.outs, strict=True)]
 
     def derivative(self, wanted: tuple[int, ...], given: tuple[int, ...]) -> Traced:
