@@ -181,6 +181,15 @@ def test_another_shape_is_another_program_and_the_old_one_is_kept(compiled: Coun
     assert compiled() == 2
 
 
+def test_first_step_of_a_shape_is_the_program_of_the_second(compiled: Count) -> None:
+    weight = torch.ones(7, 11).to("pjrt")
+
+    for _ in range(2):
+        (torch.ones(13, 11).to("pjrt") @ weight.t()).tolist()
+
+    assert compiled() == 1
+
+
 def test_collecting_garbage_at_any_time_changes_nothing(compiled: Count) -> None:
     import gc
 

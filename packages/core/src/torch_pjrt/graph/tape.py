@@ -17,6 +17,7 @@ function is called, and so no other thread runs: CPython changes threads at call
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -142,11 +143,40 @@ class Tape:
             del self._numbers[id(value)]
         del self.inputs[first:]
 
+    def lengths(self) -> tuple[int, ...]:
+        """How much is recorded, for `take_back`."""
+        return (
+            *(len(self.code), len(self.values)),
+            *(len(self.ints), len(self.floats), len(self.draws), self.n_draws),
+        )
+
+    def take_back(self, before: tuple[int, ...]) -> None:
+        """Forget what was recorded since `before`, if nobody holds any of it and none of it is numbered."""
+        if self.lengths()[2:] != before[2:]:
+            return
+        count = sys.getrefcount
+        counts = [count(v) for v in self.values[before[1] :]]
+        # `closed` comes last: between it and the deletions no other thread has its turn.
+        if max(counts, default=0) <= _ALONE and not self.closed:
+            del self.code[before[0] :]
+            del self.values[before[1] :]
+
 
 def _compute(value: Value) -> None:
     from torch_pjrt.run.sync import materialize
 
     materialize(value)
+
+
+def _alone() -> int:
+    """The reference count of what only the list of values holds, as `take_back` sees it."""
+    count = sys.getrefcount
+    values = [object()]
+    counts = [count(v) for v in values[0:]]
+    return max(counts)
+
+
+_ALONE = _alone()
 
 
 def lost(value: Value) -> Exception:

@@ -99,7 +99,10 @@ def _compiled(plan: Plan) -> Callable[..., Any]:
         if COUNTED in key:
             signatures[key] = False
             return False
+        tape, before = state.tape, state.tape.lengths()
         signature = record.learn(Call(plan, args, kwargs, static), args, kwargs)
+        # The kernel has read the views already. Read again, this tape would not be that of the next time.
+        tape.take_back(before)
         fits = signature is not None and (not plan.mutates or _writes_plainly(signature))
         signatures[key] = signature if fits else False
         return signatures[key]
