@@ -4,7 +4,9 @@ Importing this package is not needed: `import torch` makes the device `pjrt` kno
 the device is here, loaded on first use:
 
     sync()            run what is pending
-    report()          what was compiled, run, moved, and how long it took
+    report()          what was compiled, run, moved, how long it took, and why
+    explain()         the same of one run of a function, with what XLA estimates that it costs
+    config            the settings: `max_programs`, `tape_bound`, `log`, ...
     profile()         a trace of a block, for XProf, TensorBoard and Perfetto
     to_stablehlo()    the program that would compute some tensors, as text
     source_lines()    lines of your program in what XLA compiles, for a block
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from torch_pjrt.data.loader import DeviceLoader
     from torch_pjrt.interop.arrays import from_jax, to_jax
     from torch_pjrt.interop.function import jax_function
+    from torch_pjrt.observe.explain import explain
     from torch_pjrt.observe.nan_check import check_nans
     from torch_pjrt.observe.report import report
     from torch_pjrt.observe.request import source_lines
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
     from torch_pjrt.observe.trace import profile
     from torch_pjrt.run.eager import eager
     from torch_pjrt.run.request import sync
+    from torch_pjrt.settings import config
 
 __version__ = "0.1.0"
 __all__ = [
@@ -40,7 +44,9 @@ __all__ = [
     "__version__",
     "autoload",
     "check_nans",
+    "config",
     "eager",
+    "explain",
     "from_jax",
     "jax_function",
     "profile",
@@ -57,6 +63,8 @@ _LAZY = {
     "eager": "torch_pjrt.run.eager",
     "from_jax": "torch_pjrt.interop.arrays",
     "jax_function": "torch_pjrt.interop.function",
+    "config": "torch_pjrt.settings",
+    "explain": "torch_pjrt.observe.explain",
     "profile": "torch_pjrt.observe.trace",
     "report": "torch_pjrt.observe.report",
     "source_lines": "torch_pjrt.observe.request",

@@ -16,6 +16,7 @@ TorchPjrtError
 ├── InvalidGraph (ValueError)           a pass returned a graph that cannot run
 ├── CompileError (RuntimeError)         XLA refused a program
 ├── NonFiniteValue (RuntimeError)       an operator made a NaN or an infinity, and `check_nans()` is on
+├── TooManyPrograms (RuntimeError)      one more program would be more than `max_programs`
 ├── LostValue (RuntimeError)            the program that would have made a tensor's value failed
 ├── UnsupportedError (NotImplementedError)      PyTorch offers it, a Python backend cannot
 └── SettingError (ValueError)           an environment variable has a value we cannot read
@@ -107,6 +108,13 @@ class CompileError(TorchPjrtError, RuntimeError):
 
 class NonFiniteValue(TorchPjrtError, RuntimeError):
     """An operator made a NaN or an infinity while `check_nans()` is on."""
+
+
+class TooManyPrograms(TorchPjrtError, RuntimeError):
+    """One more program would be more than `torch_pjrt.config.max_programs`.
+
+    What was recorded is kept: with a higher limit, reading a tensor again computes it.
+    """
 
 
 class LostValue(TorchPjrtError, RuntimeError):

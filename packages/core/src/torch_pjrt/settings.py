@@ -1,12 +1,19 @@
-"""What a user may set: by environment variable when the process starts, or on `settings` later."""
+"""What a user may set: by environment variable when the process starts, or on `torch_pjrt.config` later."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from torch_pjrt.errors import SettingError
+
+#   what can be logged    when
+LOGGED = {
+    "recompile": "each program that is compiled after the first, with the reason",
+    "sync": "each sync, with its cause",
+}
 
 
 def _integer(variable: str, default: int) -> int:
@@ -49,11 +56,25 @@ def _flag(variable: str) -> bool:
     return _one_of(variable, "0", "1") == "1"
 
 
+def _names(variable: str, known: Collection[str]) -> frozenset[str]:
+    text = os.environ.get(variable, "")
+    names = frozenset(name.strip() for name in text.split(",") if name.strip())
+    if not names <= frozenset(known):
+        raise SettingError(
+            f"{variable} cannot be read.",
+            saw=repr(text),
+            expected=f"any of {', '.join(known)}, separated by commas",
+        )
+    return names
+
+
 @dataclass(slots=True)
 class Settings:
     """All settings, each with the variable that sets it.
 
     tape_bound    TORCH_PJRT_TAPE_BOUND: the tape is run when it holds more values than this.
+    max_programs  TORCH_PJRT_MAX_PROGRAMS: one more distinct program than this is `TooManyPrograms`.
+    log           TORCH_PJRT_LOG: what is logged at once, names of `LOGGED`.
     cache_dir     TORCH_PJRT_CACHE_DIR: where compiled programs are saved for the next process; None (the
                   variable is empty): nowhere. If it is not set: `torch-pjrt` in the user's folder of caches.
     cache_bytes   TORCH_PJRT_CACHE_BYTES: how large that folder may become, 2 GiB if it is not set.
@@ -71,6 +92,8 @@ class Settings:
     """
 
     tape_bound: int = field(default_factory=lambda: _integer("TORCH_PJRT_TAPE_BOUND", 10_000))
+    max_programs: int = field(default_factory=lambda: _integer("TORCH_PJRT_MAX_PROGRAMS", 10_000))
+    log: Collection[str] = field(default_factory=lambda: _names("TORCH_PJRT_LOG", LOGGED))
     cache_dir: Path | None = field(default_factory=lambda: _folder("TORCH_PJRT_CACHE_DIR"))
     cache_bytes: int = field(default_factory=lambda: _integer("TORCH_PJRT_CACHE_BYTES", 2 << 30))
     dump: str | None = field(default_factory=lambda: os.environ.get("TORCH_PJRT_DUMP") or None)
@@ -82,4 +105,4 @@ class Settings:
     )
 
 
-settings = Settings()
+settings = config = Settings()

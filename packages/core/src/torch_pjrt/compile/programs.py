@@ -18,8 +18,16 @@ from torch_pjrt.compile import saved
 from torch_pjrt.compile.build import as_int64, function_of
 from torch_pjrt.compile.precision import in_force
 from torch_pjrt.graph.graph import Graph, graph_of, with_inputs
+from torch_pjrt.observe.compilations import (
+    Compilation,
+    check_limit,
+    compiling,
+    forget_known,
+    note_lines,
+)
 from torch_pjrt.observe.counters import counters
 from torch_pjrt.observe.dumps import begin as begin_dump
+from torch_pjrt.observe.launches import launched
 from torch_pjrt.passes.runner import run_passes
 from torch_pjrt.run import memory
 from torch_pjrt.run.client import client
@@ -39,7 +47,10 @@ class Program:
     outputs    the tape's numbers of the values it returns, in order.
     plan       which numbers of the tape are inputs.
     launches, resets, needs    kept by `run/memory.py`.
+    compilation    what it cost, why it was needed, how often it ran.
     """
+
+    compilation: Compilation
 
     def __init__(
         self,
@@ -78,6 +89,7 @@ class Program:
         memory.launched(self)
         if results:
             remember(results)
+        launched(self)
         counters.programs_run += 1
         counters.operators += len(self.recorded.nodes)
         counters.donated += len(self.donated)
@@ -159,12 +171,18 @@ class Entry:
 _entries: dict[Any, Entry] = {}
 
 
-def program_for(tape: Tape, live: tuple[int, ...], reusable: Mapping[int, int]) -> Program:
-    """The program of this tape, from the cache or compiled now."""
+def program_for(
+    tape: Tape, live: tuple[int, ...], reusable: Mapping[int, int], cause: str
+) -> Program:
+    """The program of this tape, from the cache or compiled now; `cause` is that of the sync.
+
+    Raises `TooManyPrograms` where one that is not known would be one too many.
+    """
     faces = tuple([value.face for value in tape.inputs])
     key = (tuple(tape.code), live, faces, len(tape.draws), in_force())
     entry = _entries.get(key)
     if entry is None:
+        check_limit(len(_entries), tape, key, reusable)
         entry = _entries[key] = Entry(tape)
     elif not entry.plan.fits(tape):
         entry.plan = entry.plan.widened(tape, entry.history)
@@ -174,14 +192,19 @@ def program_for(tape: Tape, live: tuple[int, ...], reusable: Mapping[int, int]) 
     if program is None and len(entry.variants) >= _MOST_VARIANTS:
         program = next(iter(entry.variants.values()))
     if program is None:
-        program = _compiled(tape, live, reusable, entry.plan)
+        with compiling(tape, key, donated, entry.plan.changing, cause) as compilation:
+            program = _compiled(tape, live, reusable, entry.plan)
+        program.compilation = compilation
         entry.variants[donated] = program
+    elif tape.code.__class__ is not list:
+        note_lines(tape, key)
     return program
 
 
 def forget_programs() -> None:
     """Empty the cache. What is compiled again is counted again."""
     _entries.clear()
+    forget_known()
 
 
 def shapes_of_arguments(tape: Tape, plan: NumberPlan) -> list[jax.ShapeDtypeStruct]:

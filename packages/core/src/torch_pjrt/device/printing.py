@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from torch_pjrt.observe.causes import because
 from torch_pjrt.tensor.buffer import is_pjrt
 from torch_pjrt.tensor.transfer import download
 
@@ -20,7 +21,10 @@ def install() -> None:
 
     @wraps(format_contents)
     def _tensor_str(self: torch.Tensor, indent: int) -> str:
-        return format_contents(download(self) if is_pjrt(self) else self, indent)
+        if not is_pjrt(self):
+            return format_contents(self, indent)
+        with because("printing"):
+            return format_contents(download(self), indent)
 
     _tensor_str.copies_pjrt = True  # type: ignore[attr-defined]
     module._tensor_str = _tensor_str

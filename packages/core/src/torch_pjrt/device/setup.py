@@ -17,6 +17,7 @@ from torch_pjrt.device import (
 )
 from torch_pjrt.interop import dlpack
 from torch_pjrt.observe import lines, makers
+from torch_pjrt.observe.compilations import note_lines_if_logged
 from torch_pjrt.run.client import client
 from torch_pjrt.run.sync import sync
 from torch_pjrt.settings import settings
@@ -24,6 +25,7 @@ from torch_pjrt.settings import settings
 
 def set_up() -> None:
     """Install them all. Each changes what happens to `pjrt` tensors only."""
+    note_lines_if_logged()
     guard.wrap_backward()
     printing.install()
     serialization.install()

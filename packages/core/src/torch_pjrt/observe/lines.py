@@ -30,7 +30,7 @@ from torch_pjrt.observe import modules
 class Line(NamedTuple):
     """A place in the user's program.
 
-    file, number  the innermost line that is neither PyTorch's, JAX's nor ours.
+    file, number  the innermost line that is neither PyTorch's, JAX's, the standard library's nor ours.
     function      the name of the function it is in.
     module        the path of the module that was running, `GPT/blocks.3/attn`; "" where none was.
     backward      the operator computes a gradient of what that line computed.
@@ -130,6 +130,7 @@ _INSIDE = (
     "<kernel of ",
     "<frozen ",
 )
+_STANDARD = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
 _is_inside: dict[str, bool] = {}
 
 # Lines of forward operators by the sequence number of the autograd node that their gradient is.
@@ -161,12 +162,36 @@ def user_line(frame: FrameType | None = None) -> Line | None:
     """The innermost line of the user's, from `frame` (the caller's) outwards; None where there is none."""
     if frame is None:
         frame = sys._getframe(1)
+    frame = user_frame(frame)
+    if frame is None:
+        return None
+    code = frame.f_code
+    return Line(code.co_filename, frame.f_lineno, code.co_name, modules.path())
+
+
+def user_frame(frame: FrameType | None) -> FrameType | None:
+    """The innermost frame of the user's, from this one outwards."""
     while frame is not None:
         file = frame.f_code.co_filename
         inside = _is_inside.get(file)
         if inside is None:
-            inside = _is_inside[file] = file.startswith(_INSIDE)
+            inside = _is_inside[file] = _find_inside(file)
         if not inside:
-            return Line(file, frame.f_lineno, frame.f_code.co_name, modules.path())
+            return frame
         frame = frame.f_back
     return None
+
+
+def is_ours(file: str) -> bool:
+    """Whether it is a file of this package, or a kernel that we wrote out."""
+    return file.startswith((_HERE + os.sep, "<kernel of "))
+
+
+def _find_inside(file: str) -> bool:
+    """Whether it is PyTorch's, JAX's, ours or the standard library's."""
+    if file.startswith(_INSIDE):
+        return True
+    jax = sys.modules.get("jax")
+    if jax is not None and file.startswith(os.path.dirname(jax.__file__ or "?") + os.sep):
+        return True
+    return file.startswith(_STANDARD) and "-packages" not in file[len(_STANDARD) :]

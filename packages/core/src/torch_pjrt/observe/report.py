@@ -1,22 +1,50 @@
-"""`torch_pjrt.report()`: what this process did so far, as text, as a dict, in one line."""
+"""`torch_pjrt.report()`: what this process did so far, as tables, as a dict, in one line."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from torch_pjrt.observe import tables
+from torch_pjrt.observe.compilations import Compilation, compilations
 from torch_pjrt.observe.counters import counters
+from torch_pjrt.observe.lines import Line
+from torch_pjrt.observe.spots import shown
+from torch_pjrt.observe.stops import Stop, stops
+from torch_pjrt.observe.tables import Table
+
+_MOST_ROWS = 12  # of each table as text; the dict has all
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A snapshot of the counters. Times are seconds of host time."""
+    """A snapshot. Times are seconds of host time.
+
+    counts          the counters by name.
+    programs        the programs compiled, in order; the last thousand.
+    stops           where the program stopped for the device, those first that took the longest.
+    """
 
     counts: dict[str, Any]
+    programs: Sequence[Compilation]
+    stops: Sequence[Stop]
 
     def as_dict(self) -> dict[str, Any]:
-        """Every counter by name: ints, floats (seconds), and dicts of counts for `syncs` and `fallbacks`."""
-        return dict(self.counts)
+        """Everything, of plain types.
+
+        Every counter by name: ints, floats (seconds), and dicts of counts for `syncs` and `fallbacks`. Beside
+        them lists of dicts: `programs` (number, operators, inputs, outputs, seconds, loaded, runs),
+        `recompilations` (number, operators, kind, what, line, advice, cause, seconds) and `stops` (cause,
+        line, syncs, reads, seconds). A line is a tuple of file, number and function, or None.
+        """
+        return {
+            **self.counts,
+            "programs": [_program(p) for p in self.programs],
+            "recompilations": [_recompilation(p) for p in self.programs if p.why is not None],
+            "stops": [{f.name: _plain(getattr(s, f.name)) for f in fields(s)} for s in self.stops],
+        }
 
     def summary(self) -> str:
         """One line."""
@@ -24,32 +52,134 @@ class Report:
         return (
             f"{c['operators']} operators in {c['programs_run']} program runs, "
             f"{c['programs_compiled']} compiled in {c['compile_s']:.1f} s, "
+            f"{sum(c['syncs'].values())} syncs, "
             f"{sum(c['fallbacks'].values())} fallbacks"
         )
 
     def __str__(self) -> str:
-        c = self.counts
-        rows = [
-            ("operators traced", f"{c['operators']}"),
-            ("programs compiled", f"{c['programs_compiled']} ({c['compile_s']:.2f} s)"),
-            ("  found on disk", f"{c['programs_loaded']} ({c['load_s']:.2f} s)"),
-            ("programs reused", f"{_reused(c)}"),
-            ("syncs", _causes(c["syncs"])),
-            ("  host time", f"{c['sync_s']:.3f} s, of which launching {c['launch_s']:.3f} s"),
-            ("fallbacks to the CPU", f"{_causes(c['fallbacks'])} ({c['fallback_s']:.3f} s)"),
-            ("host to device", _moved(c, "upload")),
-            ("device to host", _moved(c, "download")),
-            ("inputs donated", f"{c['donated']}"),
-        ]
-        return "\n".join(f"{name:<22}{value}" for name, value in rows)
+        return tables.text(self._tables())
 
     __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return tables.html(self._tables())
+
+    def _tables(self) -> list[Table]:
+        return [
+            Table("What the process did", ("", ""), totals(self.counts)),
+            Table("Programs", _PROGRAMS, _first(_by_size(self.programs))),
+            Table("Why it recompiled, the last first", _RECOMPILED, _recompiled(self.programs)),
+            Table("Where it stopped for the device", _STOPS, _first(stop_rows(self.stops))),
+        ]
+
+
+_PROGRAMS = ("operators", "programs", "compiled in, s", "runs")
+_RECOMPILED = ("program", "operators", "s", "difference", "line", "advice")
+_STOPS = ("cause", "line", "syncs", "reads", "s")
 
 
 def report() -> Report:
     """What this process did so far."""
     snapshot = {f.name: getattr(counters, f.name) for f in fields(counters)}
-    return Report({k: dict(v) if isinstance(v, dict) else v for k, v in snapshot.items()})
+    return Report(
+        {k: dict(v) if isinstance(v, dict) else v for k, v in snapshot.items()},
+        [replace(p) for p in compilations()],
+        [replace(s) for s in stops()],
+    )
+
+
+def totals(c: dict[str, Any]) -> list[tuple[str, str]]:
+    """The counters as rows of a name and a text."""
+    return [
+        ("operators traced", f"{c['operators']:,}"),
+        ("programs compiled", f"{c['programs_compiled']} ({c['compile_s']:.2f} s)"),
+        ("  found on disk", f"{c['programs_loaded']} ({c['load_s']:.2f} s)"),
+        ("programs reused", f"{_reused(c)}"),
+        ("syncs", _causes(c["syncs"])),
+        ("  host time", f"{c['sync_s']:.3f} s, of which launching {c['launch_s']:.3f} s"),
+        ("fallbacks to the CPU", f"{_causes(c['fallbacks'])} ({c['fallback_s']:.3f} s)"),
+        ("host to device", _moved(c, "upload")),
+        ("device to host", _moved(c, "download")),
+        ("inputs donated", f"{c['donated']}"),
+    ]
+
+
+def stop_rows(found: Sequence[Stop]) -> list[tuple[Any, ...]]:
+    """Stops as rows of cause, line, syncs, reads and seconds."""
+    return [(s.cause, shown(s.line), s.syncs, s.reads, Seconds(s.seconds)) for s in found]
+
+
+class Seconds(float):
+    """A time that is shown with three decimals."""
+
+    def __str__(self) -> str:
+        return f"{float(self):.3f}"
+
+
+def _by_size(programs: Sequence[Compilation]) -> list[tuple[Any, ...]]:
+    """A row for each number of operators, the largest first."""
+    sizes: dict[int, list[Compilation]] = defaultdict(list)
+    for program in programs:
+        sizes[program.n_operators].append(program)
+    return [
+        (size, len(of), Seconds(sum(p.seconds for p in of)), sum(p.runs for p in of))
+        for size, of in sorted(sizes.items(), reverse=True)
+    ]
+
+
+def _recompiled(programs: Sequence[Compilation]) -> list[tuple[Any, ...]]:
+    last = [p for p in reversed(programs) if p.why is not None]
+    return _first(
+        [
+            (
+                p.number,
+                p.n_operators,
+                Seconds(p.seconds),
+                p.why.what,
+                shown(p.why.line),
+                p.why.advice,
+            )
+            for p in last
+            if p.why is not None
+        ]
+    )
+
+
+def _first(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    left_out = len(rows) - _MOST_ROWS
+    if left_out <= 0:
+        return rows
+    return [*rows[:_MOST_ROWS], (f"{left_out} more", *[None] * (len(rows[0]) - 1))]
+
+
+def _program(p: Compilation) -> dict[str, Any]:
+    return {
+        "number": p.number,
+        "operators": p.n_operators,
+        "inputs": p.n_inputs,
+        "outputs": p.n_outputs,
+        "seconds": p.seconds,
+        "loaded": p.loaded,
+        "runs": p.runs,
+    }
+
+
+def _recompilation(p: Compilation) -> dict[str, Any]:
+    assert p.why is not None
+    return {
+        "number": p.number,
+        "operators": p.n_operators,
+        "kind": p.why.kind,
+        "what": p.why.what,
+        "line": _plain(p.why.line),
+        "advice": p.why.advice,
+        "cause": p.cause,
+        "seconds": p.seconds,
+    }
+
+
+def _plain(x: Any) -> Any:
+    return tuple(x[:3]) if isinstance(x, Line) else x
 
 
 def _reused(c: dict[str, Any]) -> int:

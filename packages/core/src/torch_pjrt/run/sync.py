@@ -12,9 +12,12 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from torch_pjrt.compile.programs import program_for
-from torch_pjrt.errors import DeviceFull, LoweringError
+from torch_pjrt.errors import DeviceFull, LoweringError, TooManyPrograms
 from torch_pjrt.graph.tape import Tape, Value, current, lost, state
+from torch_pjrt.observe.causes import READING
+from torch_pjrt.observe.compilations import note_lines_if_logged
 from torch_pjrt.observe.counters import counters
+from torch_pjrt.observe.stops import syncing
 from torch_pjrt.run.client import client
 from torch_pjrt.run.watch import look
 
@@ -47,7 +50,8 @@ def sync(cause: str) -> None:
 
     `cause` is counted for the report. Raises `CompileError` or `LoweringError` if the program cannot be made.
     Then what does not depend on the operator at fault is computed all the same, the rest is lost (reading
-    it raises `LostValue`), and recording goes on with a fresh tape.
+    it raises `LostValue`), and recording goes on with a fresh tape. After `TooManyPrograms` nothing is lost:
+    the tape is as it was.
     """
     with _lock:  # if another thread runs this thread's tape, wait for it
         tape = current()
@@ -66,9 +70,14 @@ def _sync(tape: Tape, cause: str) -> None:
             saw=f"a sync because of {cause}",
             expected="operators that can be recorded without looking at values",
         )
-    with counters.timed("sync_s"):
-        counters.syncs[cause] += 1
-        _run(tape)
+    here = syncing(cause, len(tape.values))
+    counters.syncs[here.cause] += 1
+    before = counters.sync_s
+    try:
+        with counters.timed("sync_s"):
+            _run(tape, str(here))
+    finally:
+        here.seconds += counters.sync_s - before
 
 
 def cut(tape: Tape) -> Tape:
@@ -85,22 +94,25 @@ def materialize(value: Value) -> None:
     with _lock:
         tape = value.tape
         if value.array is None and tape is not None and tape.values:
-            _sync(state.tape if state.tape.nested else tape, "reading a value")
+            _sync(state.tape if state.tape.nested else tape, READING)
     if value.array is None:
         raise lost(value)
     look()
 
 
-def _run(tape: Tape) -> None:
+def _run(tape: Tape, cause: str) -> None:
     client()  # raises in a forked process, in which a launch would end it
     tape.closed = True
     found = None
     try:
         live = live_values(tape.values)
         if live:
-            _launch(tape, live, reusable_inputs(tape, live) if checker is None else {})
+            _launch(tape, live, reusable_inputs(tape, live) if checker is None else {}, cause)
             if checker is not None:
                 found = checker(tape, live)
+    except TooManyPrograms:
+        tape.closed = False
+        raise
     except Exception as error:
         tape.failure = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
         # After exhaustion little can be had, and each attempt may compile for long.
@@ -115,8 +127,8 @@ def _run(tape: Tape) -> None:
         raise found
 
 
-def _launch(tape: Tape, live: tuple[int, ...], reusable: dict[int, int]) -> None:
-    program = program_for(tape, live, reusable)
+def _launch(tape: Tape, live: tuple[int, ...], reusable: dict[int, int], cause: str) -> None:
+    program = program_for(tape, live, reusable, cause)
     arrays = program.run(tape, reusable)
     values = tape.values
     for number, array in zip(program.outputs, arrays, strict=True):
@@ -131,7 +143,7 @@ def _salvage(tape: Tape, live: tuple[int, ...], attempts: int) -> None:
             return
         part = parts.popleft()
         try:
-            _launch(tape, part, {})
+            _launch(tape, part, {}, "an error in the whole")
         except Exception:
             parts += _halves(part)
 
@@ -147,6 +159,7 @@ def _start_anew(tape: Tape) -> None:
 
     generator.advance(tape)
     tape.closed = True
+    note_lines_if_logged()
     if state.tape is tape:  # else its own thread will see that it is closed
         state.tape = Tape()
     tape.values.clear()

@@ -16,6 +16,7 @@ import torch
 from torch_pjrt.graph.face import contiguous_face
 from torch_pjrt.graph.signature import Signature, Slot, intern
 from torch_pjrt.graph.tape import Uploaded, current, number_on, push, state
+from torch_pjrt.observe.causes import because
 from torch_pjrt.run.watch import OUTSIDE, Refusal, Watch, watched
 from torch_pjrt.tensor.buffer import buffer_of, is_pjrt
 from torch_pjrt.tensor.counted_run import with_rest
@@ -213,7 +214,8 @@ def known_to_be_inside(places: Places) -> bool:
     least, most = value.range
     if places.low <= least and most < places.high:
         return True
-    host = host_view(tensor).flatten()
+    with because("a check of places"):
+        host = host_view(tensor).flatten()
     outside = (host < places.low) | (host >= places.high)
     if places.ignored is not None:
         outside &= host != places.ignored

@@ -20,6 +20,7 @@ from torch_pjrt.graph.face import (
     storage_order,
 )
 from torch_pjrt.graph.tape import Value
+from torch_pjrt.observe.causes import because
 from torch_pjrt.tensor.buffer import (
     CountedBuffer,
     buffer_of,
@@ -82,7 +83,8 @@ def counted(
 def read_count(value: torch.Tensor) -> Count:
     """The count that a 0-d int64 tensor holds: runs what is pending. There is no more room than that yet."""
     on_device = value_of(value)
-    n = int(host_array(on_device))
+    with because("a size that only values decide"):
+        n = int(host_array(on_device))
     return Count(n, on_device, n)
 
 

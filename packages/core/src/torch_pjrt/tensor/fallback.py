@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from torch_pjrt.observe.causes import because
 from torch_pjrt.observe.counters import counters
 from torch_pjrt.tensor.buffer import is_pjrt, wrap_sized
 from torch_pjrt.tensor.other_kinds import refuse_layout
@@ -42,8 +43,9 @@ def run_on_cpu(
             return [to_cpu(i) for i in x]
         return x
 
-    cpu_args = [to_cpu(a) for a in args]
-    cpu_kwargs = {k: to_cpu(v) for k, v in kwargs.items()}
+    with because(f"CPU fallback of {op}"):
+        cpu_args = [to_cpu(a) for a in args]
+        cpu_kwargs = {k: to_cpu(v) for k, v in kwargs.items()}
     if not is_asked_for:
         _tell(op)  # not before: within a decomposition, reading an argument gives up
     with counters.timed("fallback_s"):

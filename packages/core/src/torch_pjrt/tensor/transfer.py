@@ -15,6 +15,7 @@ from torch_pjrt import dtypes
 from torch_pjrt.graph.face import Face, contiguous_face, face_of, storage_order
 from torch_pjrt.graph.tape import Uploaded, Value
 from torch_pjrt.observe.counters import counters
+from torch_pjrt.observe.stops import stop
 from torch_pjrt.run import memory
 from torch_pjrt.run.client import client
 from torch_pjrt.run.sync import materialize
@@ -78,6 +79,7 @@ def host_array(value: Value) -> np.ndarray:
     if value.array is None:
         materialize(value)
     client()  # raises in a forked process, in which reading may hang
+    before = counters.download_s
     with counters.timed("download_s"):
         try:
             host = np.asarray(value.array)
@@ -85,6 +87,9 @@ def host_array(value: Value) -> np.ndarray:
             if memory.is_exhausted(error):
                 raise memory.out_of_memory(error, "computing what is read") from error
             raise
+    here = stop()
+    here.reads += 1
+    here.seconds += counters.download_s - before
     counters.downloads += 1
     counters.downloaded_bytes += host.nbytes
     look()

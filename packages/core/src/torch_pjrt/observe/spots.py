@@ -1,0 +1,62 @@
+"""Places in the user's code, cheap enough to be found at every sync.
+
+A place (a code object and an instruction in it) is a small integer; it becomes a line when somebody asks.
+The lines of operators are another matter: `observe/lines.py`.
+"""
+
+from __future__ import annotations
+
+import os
+from types import CodeType, FrameType
+
+from torch_pjrt.observe.lines import Line
+
+UNKNOWN = 0
+_MOST_PLACES = 100_000
+
+_places: dict[tuple[int, int], int] = {}
+_numbered: list[tuple[CodeType, int] | None] = [None]
+
+
+def place_of(frame: FrameType | None) -> int:
+    """The place at which this frame is; `UNKNOWN` for none."""
+    if frame is None:
+        return UNKNOWN
+    code = frame.f_code
+    key = (id(code), frame.f_lasti)  # hashing a code object would hash all of it
+    place = _places.get(key)
+    if place is None:
+        if len(_numbered) > _MOST_PLACES:
+            return UNKNOWN
+        place = _places[key] = len(_numbered)
+        _numbered.append((code, frame.f_lasti))  # which keeps the code, and so its id
+    return place
+
+
+def line_at(place: int) -> Line | None:
+    """The line of a place; None if it is not known."""
+    at = _numbered[place]
+    if at is None:
+        return None
+    code, instruction = at
+    number = next(
+        (line for start, end, line in code.co_lines() if start <= instruction < end), None
+    )
+    return Line(code.co_filename, number or code.co_firstlineno, code.co_qualname)
+
+
+def shown(line: Line | None) -> str | None:
+    """A line for people: the file relative to the current folder, and the function."""
+    if line is None:
+        return None
+    within = "" if line.function == "<module>" else f" ({line.function})"
+    backward = ", in its backward" if line.backward else ""
+    return f"{_shortened(line.file)}:{line.number}{within}{backward}"
+
+
+def _shortened(file: str) -> str:
+    try:
+        relative = os.path.relpath(file)
+    except (OSError, ValueError):  # the folder is gone; another drive
+        return file
+    return file if relative.startswith("..") else relative

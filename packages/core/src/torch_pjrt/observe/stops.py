@@ -1,0 +1,61 @@
+"""Where the program stops for the device: each sync and each read of a value, by cause and line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch_pjrt.observe.causes import READING, cause_and_place
+from torch_pjrt.observe.lines import Line
+from torch_pjrt.observe.log import tell
+from torch_pjrt.observe.spots import UNKNOWN, line_at, shown
+
+_MOST = 500
+_ELSEWHERE = "others, at more lines than are listed"
+
+
+@dataclass(slots=True)
+class Stop:
+    """One cause at one line.
+
+    syncs     how often what was pending was run there.
+    reads     how often a value came to the host there.
+    seconds   the host's time in both: launching, compiling, waiting for the device, copying.
+    """
+
+    cause: str
+    line: Line | None
+    syncs: int = 0
+    reads: int = 0
+    seconds: float = 0.0
+
+    def __str__(self) -> str:
+        return f"{self.cause} at {shown(self.line)}" if self.line is not None else self.cause
+
+
+_stops: dict[tuple[str, Line | None], Stop] = {}
+_at_place: dict[tuple[str, int], Stop] = {}  # a line may have several places
+
+
+def stop(cause: str = READING) -> Stop:
+    """The stop that the running code is at; the caller adds to its numbers."""
+    at = cause_and_place(cause)
+    found = _at_place.get(at)
+    if found is None:
+        key = (at[0], line_at(at[1]))
+        if key not in _stops and len(_stops) >= _MOST:
+            at, key = (_ELSEWHERE, UNKNOWN), (_ELSEWHERE, None)
+        found = _at_place[at] = _stops.setdefault(key, Stop(*key))
+    return found
+
+
+def syncing(cause: str, pending: int) -> Stop:
+    """The stop of a sync that runs now, with `pending` values on the tape; logged."""
+    here = stop(cause)
+    here.syncs += 1
+    tell("sync", f"sync because of {here}; {pending} values were recorded")
+    return here
+
+
+def stops() -> list[Stop]:
+    """All stops so far, those first that took the longest."""
+    return sorted(_stops.values(), key=lambda s: -s.seconds)
