@@ -10,6 +10,7 @@ the device is here, loaded on first use:
     profile()         a trace of a block, for XProf, TensorBoard and Perfetto
     to_stablehlo()    the program that would compute some tensors, as text
     source_lines()    lines of your program in what XLA compiles, for a block
+    capture()         a step that is launched without running its Python
     DeviceLoader      a loader's batches, brought to the device in the background
     eager()           each operator runs at once, for a block
     check_nans()      an error that names the operator which made a NaN, for a block
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from torch_pjrt.observe.request import source_lines
     from torch_pjrt.observe.stablehlo import to_stablehlo
     from torch_pjrt.observe.trace import profile
+    from torch_pjrt.replays.step import capture
     from torch_pjrt.run.eager import eager
     from torch_pjrt.run.request import sync
     from torch_pjrt.settings import config
@@ -43,6 +45,7 @@ __all__ = [
     "DeviceLoader",
     "__version__",
     "autoload",
+    "capture",
     "check_nans",
     "config",
     "eager",
@@ -59,6 +62,7 @@ __all__ = [
 
 _LAZY = {
     "DeviceLoader": "torch_pjrt.data.loader",
+    "capture": "torch_pjrt.replays.step",
     "check_nans": "torch_pjrt.observe.nan_check",
     "eager": "torch_pjrt.run.eager",
     "from_jax": "torch_pjrt.interop.arrays",

@@ -17,6 +17,7 @@ TorchPjrtError
 ├── CompileError (RuntimeError)         XLA refused a program
 ├── NonFiniteValue (RuntimeError)       an operator made a NaN or an infinity, and `check_nans()` is on
 ├── TooManyPrograms (RuntimeError)      one more program would be more than `max_programs`
+├── CaptureError (RuntimeError)         a captured step cannot be replayed as it was recorded
 ├── LostValue (RuntimeError)            the program that would have made a tensor's value failed
 ├── UnsupportedError (NotImplementedError)      PyTorch offers it, a Python backend cannot
 └── SettingError (ValueError)           an environment variable has a value we cannot read
@@ -115,6 +116,10 @@ class TooManyPrograms(TorchPjrtError, RuntimeError):
 
     What was recorded is kept: with a higher limit, reading a tensor again computes it.
     """
+
+
+class CaptureError(TorchPjrtError, RuntimeError):
+    """A step that was given to `torch_pjrt.capture` does what a replay would not do."""
 
 
 class LostValue(TorchPjrtError, RuntimeError):

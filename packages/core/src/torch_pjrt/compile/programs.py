@@ -79,9 +79,14 @@ class Program:
         for number in self.donated:
             if number not in reusable:
                 arrays[-number - 1] = arrays[-number - 1].copy()  # type: ignore[union-attr]
+        counters.operators += len(self.recorded.nodes)
+        return self.launch(arrays, self.plan.arguments(tape))
+
+    def launch(self, arrays: Sequence[Any], numbers: Sequence[np.ndarray]) -> Sequence[jax.Array]:
+        """Launch it on these arrays, of which it takes those of `donated`, and numbers."""
         with counters.timed("launch_s"), jax.enable_x64(True):
             try:
-                results = self.compiled(*arrays, *self.plan.arguments(tape))
+                results = self.compiled(*arrays, *numbers)
             except jax.errors.JaxRuntimeError as error:
                 if memory.is_exhausted(error):
                     raise memory.out_of_memory(error, "launching a program") from error
@@ -91,7 +96,6 @@ class Program:
             remember(results)
         launched(self)
         counters.programs_run += 1
-        counters.operators += len(self.recorded.nodes)
         counters.donated += len(self.donated)
         return results
 
@@ -139,9 +143,14 @@ class NumberPlan:
 
     def arguments(self, tape: Tape) -> list[np.ndarray]:
         """The program's last arguments: int64s (seeds, offsets, changing ints), then float64s."""
-        ints = [n for draw in tape.draws for n in draw]
-        ints += [tape.ints[i] for i in self.ints]
-        floats = [tape.floats[i] for i in self.floats]
+        return self.arguments_of([n for draw in tape.draws for n in draw], tape.ints, tape.floats)
+
+    def arguments_of(
+        self, draws: list[int], all_ints: Sequence[int], all_floats: Sequence[float]
+    ) -> list[np.ndarray]:
+        """As `arguments`, from the seeds and offsets and all numbers of a tape."""
+        ints = draws + [all_ints[i] for i in self.ints]
+        floats = [all_floats[i] for i in self.floats]
         arguments = []
         if ints:
             arguments.append(np.array([as_int64(n) for n in ints], np.int64))

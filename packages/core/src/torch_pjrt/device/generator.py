@@ -60,6 +60,12 @@ class Generator:
             self._drawing = None
         tape.n_draws = 0
 
+    def reserve(self, n_draws: int) -> tuple[int, int]:
+        """Seed and offset for so many draws that no tape records: a replay's."""
+        start = (self.seed, self.offset)
+        self.offset += n_draws
+        return start
+
     def manual_seed(self, seed: int) -> None:
         """Start anew from `seed` (negative ones wrap, as in PyTorch)."""
         self._restart(seed % (1 << 64), 0)

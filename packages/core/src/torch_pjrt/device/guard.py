@@ -16,10 +16,11 @@ import torch
 
 
 class _InFlight(threading.local):
-    """The errors that were set when the guard was asked, on this thread."""
+    """On this thread: the errors that were set when the guard was asked, and how often backward has run."""
 
     def __init__(self) -> None:
         self.errors: list[BaseException] = []
+        self.n_runs = 0
 
 
 _in_flight = _InFlight()
@@ -70,6 +71,7 @@ def wrap_backward() -> None:
         try:
             # On the calling thread: a worker thread frees its last gradients after backward has returned,
             # so that what is live, and with it the program, would change from step to step.
+            _in_flight.n_runs += 1
             with torch.autograd.set_multithreading_enabled(False):
                 result = run(*args, **kwargs)
         except BaseException as error:
@@ -90,6 +92,11 @@ def _replace(old: Callable[..., Any], new: Callable[..., Any]) -> None:
     for module in (torch.autograd.graph, torch.autograd):
         if getattr(module, "_engine_run_backward", None) is old:
             module._engine_run_backward = new  # type: ignore[attr-defined]
+
+
+def runs() -> int:
+    """How often backward has run on this thread."""
+    return _in_flight.n_runs
 
 
 def _first_kept() -> BaseException | None:

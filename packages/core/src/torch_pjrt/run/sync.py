@@ -9,6 +9,8 @@ import os
 import sys
 import threading
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from torch_pjrt.compile.programs import program_for
@@ -24,7 +26,16 @@ from torch_pjrt.run.watch import look
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from torch_pjrt.compile.programs import Program
+
 _lock = threading.RLock()
+
+
+@contextmanager
+def one_at_a_time() -> Iterator[None]:
+    """While the block runs, no other thread makes or launches a program."""
+    with _lock:
+        yield
 
 
 def _renew_lock() -> None:
@@ -43,6 +54,9 @@ _ATTEMPTS = 32
 # Asked after a launch for an error to raise; `observe/nan_check.py` puts one here. Nothing is donated
 # then, so that it can look at what the program was given.
 checker: Callable[[Tape, tuple[int, ...]], Exception | None] | None = None
+
+# Told of each launch, while the tape still has its inputs and values; `replays/observation.py` listens.
+listeners: list[Callable[[Tape, Program], None]] = []
 
 
 def sync(cause: str) -> None:
@@ -133,6 +147,8 @@ def _launch(tape: Tape, live: tuple[int, ...], reusable: dict[int, int], cause: 
     values = tape.values
     for number, array in zip(program.outputs, arrays, strict=True):
         values[number].array = array
+    for listener in listeners:
+        listener(tape, program)
 
 
 def _salvage(tape: Tape, live: tuple[int, ...], attempts: int) -> None:

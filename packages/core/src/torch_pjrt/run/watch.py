@@ -49,6 +49,11 @@ def watched(value: Value) -> Watch:
     return watch
 
 
+def pending() -> list[Watch]:
+    """The watches that nobody has looked at yet."""
+    return list(_watches)
+
+
 def look(*, wait: bool = False) -> None:
     """Raise what was found for this thread, if it has come in; with `wait`, wait for it."""
     if not _watches:

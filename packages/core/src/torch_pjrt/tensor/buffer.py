@@ -52,7 +52,7 @@ class Buffer:
     address the fake address of the storage, or 0 while it has none.
     """
 
-    __slots__ = ("address", "blank", "face", "value", "viewed")
+    __slots__ = ("__weakref__", "address", "blank", "face", "value", "viewed")
 
     def __init__(self, value: Value | None, face: Face) -> None:
         self.value = value

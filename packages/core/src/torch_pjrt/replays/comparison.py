@@ -1,0 +1,85 @@
+"""What differs between two observed calls of a step: they must be alike for a third to be replayed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torch_pjrt.graph.graph import Graph
+from torch_pjrt.replays.observation import Launch, Observed
+
+
+def differences(first: Observed, second: Observed) -> list[str]:
+    """In words; none if a replay of the second would do what the step did both times."""
+    if len(first.launches) != len(second.launches):
+        return [f"it launched {len(first.launches)} programs, then {len(second.launches)}"]
+    found = [d for pair in zip(first.launches, second.launches, strict=True) for d in _of(*pair)]
+    if found:
+        return found
+    if first.writes != second.writes:
+        return ["it wrote its results to other tensors than the time before"]
+    if first.watches.keys() != second.watches.keys():
+        return ["it checked other indices than the time before"]
+    left = sum(r() is not None for refs in first.fresh.values() for r in refs)
+    if left and second.fresh and not _alike_in_place(first, second):
+        return [
+            f"it keeps {left} tensors that it made (in a list, for example): a replay would make them "
+            "only once; return them instead"
+        ]
+    return []
+
+
+def _alike_in_place(first: Observed, second: Observed) -> bool:
+    """Whether what the first call left behind is what the second one wrote to."""
+    left = {id(b) for refs in first.fresh.values() for r in refs if (b := r()) is not None}
+    written = {
+        id(b)
+        for targets in second.writes.values()
+        for t in targets
+        if hasattr(t, "buffer") and (b := t.buffer()) is not None  # type: ignore[union-attr]
+    }
+    return left <= written
+
+
+def _of(first: Launch, second: Launch) -> Iterator[str]:
+    if first.code != second.code:
+        yield _of_code(first, second)
+        return
+    for kind, a, b in (("int", first.ints, second.ints), ("float", first.floats, second.floats)):
+        for i, (x, y) in enumerate(zip(a, b, strict=True)):
+            if x != y and not (x != x and y != y):
+                yield (
+                    f"a Python number changes from call to call: {x!r}, then {y!r}, an argument of "
+                    f"`{_taker_of(second.program.recorded, kind, i)}`. Make it a tensor; if it comes from an "
+                    "optimizer's step count, make that `capturable=True`"
+                )
+                return
+    for i, (x, y) in enumerate(zip(first.sources, second.sources, strict=True)):
+        if x != y:
+            yield f"it read another tensor than the time before ({_look(second, i)})"
+            return
+    if first.program is not second.program:
+        yield "its program was compiled anew"
+
+
+def _of_code(first: Launch, second: Launch) -> str:
+    operators, others = (
+        [str(node.op) for node in launch.program.recorded.nodes] for launch in (first, second)
+    )
+    for i, (x, y) in enumerate(zip(operators, others, strict=False)):
+        if x != y:
+            return f"operator {i} was `{x}`, then `{y}`"
+    if len(operators) != len(others):
+        return f"it recorded {len(operators)} operators, then {len(others)}"
+    return "its operators were called with other shapes or arguments, or on other tensors"
+
+
+def _taker_of(graph: Graph, kind: str, index: int) -> str:
+    for node in graph.nodes:
+        for number in node.numbers:
+            if (number.kind.__name__, number.index) == (kind, index):
+                return str(node.op)
+    return "an operator that nothing reads"
+
+
+def _look(launch: Launch, place: int) -> str:
+    return str(launch.program.recorded.inputs[place])

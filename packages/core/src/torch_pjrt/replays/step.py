@@ -1,0 +1,226 @@
+"""`torch_pjrt.capture(step)`: a step whose programs are launched without running its Python."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Generic, ParamSpec, TypeVar
+
+import torch
+from torch.utils import _pytree as pytree
+
+from torch_pjrt.errors import CaptureError
+from torch_pjrt.graph.face import Face
+from torch_pjrt.replays import comparison, outside
+from torch_pjrt.replays.observation import Observed, observed
+from torch_pjrt.replays.replay import Replay, Stale
+from torch_pjrt.replays.returned import Template, differences_of_templates, template_of
+from torch_pjrt.tensor.buffer import buffer_of, is_pjrt, look_of
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+# So often a step is observed in vain before it is refused.
+_MOST_ATTEMPTS = 4
+# At the 16th replay, the 64th, the 256th, ... the step runs in Python and is compared with its recording.
+_FIRST_CHECK = 16
+
+
+def capture(step: Callable[P, R]) -> Captured[P, R]:
+    """A function that does what `step` does, at the host's cost of launching its programs.
+
+        step = torch_pjrt.capture(train_step)       # or as a decorator
+        for x, y in loader:
+            loss = step(x, y)
+
+    step     called with tensors on `pjrt` and anything that compares by `==`; returns tensors (in lists,
+             tuples, dicts) on `pjrt` and Python values. It may change tensors that it closes over:
+             parameters, optimizer state, gradients.
+
+    The first call runs as always. The next ones are observed, until two in a row did the same; from then on
+    calls are replayed: programs are launched on what the tensors hold by then, random numbers go on, and none
+    of the step's Python runs. Arguments of another shape, dtype or value, another mode of a module, a
+    learning rate or another plain value that the step can see, a replaced parameter: each is noticed, and
+    the step is run and observed again. From time to time it is run and compared with its recording.
+
+    Tensors that a replay returns need no gradients; versions (`_version`) of tensors do not count replays.
+
+    Raises `CaptureError`, before it runs anything, for a step that a replay would not repeat: one that reads
+    values, makes tensors from the host, gives an operator a Python number that changes with each call,
+    changes plain attributes, keeps tensors that it made. Raises it also where such a thing is found later.
+    """
+    return Captured(step)
+
+
+@dataclass(slots=True)
+class _Progress:
+    """How far the calls with one kind of arguments have come.
+
+    seen, template    of the last call that was observed.
+    outside    what the step saw of the world when it was recorded; `unchanged` looks whether it still is so.
+    why        why the last observations were in vain.
+    """
+
+    calls: int = 0
+    attempts: int = 0
+    seen: Observed | None = None
+    template: Template | None = None
+    outside: outside.Snapshot = field(default_factory=dict)
+    unchanged: outside.Unchanged | None = None
+    replay: Replay | None = None
+    replays: int = 0
+    why: list[str] = field(default_factory=list)
+
+    def start_anew(self) -> None:
+        """Observe again."""
+        self.attempts = 0
+        self.seen = self.template = self.replay = None
+        self.replays = 0
+
+
+class Captured(Generic[P, R]):
+    """What `capture` returns.
+
+    replays   how many calls were replayed.
+    restarts  why recordings were given up and made again, in words.
+    """
+
+    def __init__(self, step: Callable[P, R]) -> None:
+        functools.update_wrapper(self, step, updated=())
+        self.step = step
+        self.replays = 0
+        self.restarts: list[str] = []
+        self._progress: dict[Any, _Progress] = {}
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        leaves, spec = pytree.tree_flatten((args, kwargs))
+        tensors = [x for x in leaves if is_pjrt(x)]
+        key = (spec, tuple([_look(x) for x in leaves]), _shared(tensors))
+        progress = self._progress.setdefault(key, _Progress())
+        if progress.replay is not None and self._still_fits(progress):
+            if _is_time_to_check(progress.replays):
+                return self._checked(progress, args, kwargs, tensors)
+            try:
+                return self._replayed(progress, tensors)
+            except Stale as stale:
+                self._start_anew(progress, str(stale))
+        progress.calls += 1
+        if progress.calls == 1:
+            return self.step(*args, **kwargs)
+        if progress.attempts >= _MOST_ATTEMPTS:
+            raise CaptureError(
+                f"`{self._name()}` cannot be captured: a replay would not do what it does.",
+                saw="; ".join(progress.why),
+                expected="the same operators on the same tensors in each call, and no reads",
+                hint="change the step, or call it without capture()",
+            )
+        return self._observed(progress, args, kwargs, tensors)
+
+    def _still_fits(self, progress: _Progress) -> bool:
+        if progress.unchanged is not None and progress.unchanged.holds():
+            return True
+        changed = outside.differences(progress.outside, outside.snapshot_of(self.step))
+        if changed:
+            self._start_anew(progress, "; ".join(changed))
+        else:
+            progress.unchanged = outside.Unchanged(self.step)
+        return not changed
+
+    def _start_anew(self, progress: _Progress, why: str) -> None:
+        self.restarts.append(why)
+        progress.start_anew()
+
+    def _replayed(self, progress: _Progress, tensors: list[torch.Tensor]) -> R:
+        assert progress.replay is not None
+        assert progress.template is not None
+        results = progress.replay.run(tensors)
+        progress.replays += 1
+        self.replays += 1
+        return progress.template.filled(results, tensors)
+
+    def _observed(
+        self, progress: _Progress, args: Any, kwargs: Any, tensors: list[torch.Tensor]
+    ) -> R:
+        now = outside.snapshot_of(self.step)
+        returned, seen, template = self._run_observed(args, kwargs, tensors, now)
+        progress.attempts += 1
+        progress.why = list(seen.objections)
+        if not progress.why and progress.seen is not None and progress.template is not None:
+            progress.why = comparison.differences(progress.seen, seen)
+            progress.why += differences_of_templates(progress.template, template)
+            if not progress.why:
+                progress.replay = Replay(seen)
+                progress.outside = now
+                progress.unchanged = None
+                progress.attempts = 0
+        progress.seen = None if seen.objections else seen
+        progress.template = template
+        return returned
+
+    def _checked(
+        self, progress: _Progress, args: Any, kwargs: Any, tensors: list[torch.Tensor]
+    ) -> R:
+        """Run the step and compare it with its recording."""
+        assert progress.replay is not None
+        assert progress.template is not None
+        now = progress.outside
+        returned, seen, template = self._run_observed(args, kwargs, tensors, now)
+        why = [
+            *seen.objections,
+            *comparison.differences(progress.replay.seen, seen),
+            *differences_of_templates(progress.template, template),
+        ]
+        replays, progress.replays = progress.replays, progress.replays + 1
+        if why:
+            progress.start_anew()
+            raise CaptureError(
+                f"`{self._name()}` does something else now than its recording, after {replays} replays.",
+                saw="; ".join(why),
+                expected="the same in each call; this one has run in Python, some before may not have fitted",
+                hint="pass to the step as an argument what changes",
+            )
+        progress.replay = Replay(seen)
+        progress.template = template
+        return returned
+
+    def _run_observed(
+        self, args: Any, kwargs: Any, tensors: list[torch.Tensor], now: outside.Snapshot
+    ) -> tuple[R, Observed, Template]:
+        returned, seen, result_of = observed(lambda: self.step(*args, **kwargs), tensors)
+        changed = outside.differences(now, outside.snapshot_of(self.step))
+        if changed:
+            seen.objections.append(
+                f"it changes what a replay would not change: {'; '.join(changed)}"
+            )
+        template = template_of(returned, seen, result_of, tensors)
+        return returned, seen, template
+
+    def _name(self) -> str:
+        return getattr(self, "__name__", type(self.step).__name__)
+
+
+def _is_time_to_check(replays: int) -> bool:
+    is_power_of_two = not replays & (replays - 1)
+    return replays >= _FIRST_CHECK and is_power_of_two and replays.bit_length() % 2 == 1
+
+
+def _shared(tensors: list[torch.Tensor]) -> tuple[int, ...]:
+    """Which arguments share memory: for each, the first one that it shares it with."""
+    first: dict[int, int] = {}
+    return tuple([first.setdefault(id(buffer_of(t)), i) for i, t in enumerate(tensors)])
+
+
+def _look(x: Any) -> Any:
+    """What a recording depends on of an argument."""
+    if isinstance(x, torch.Tensor):
+        if not is_pjrt(x):
+            raise CaptureError(
+                "A captured step takes tensors on pjrt.",
+                saw=f"a tensor on {x.device}",
+                hint='move it before the call: x.to("pjrt"), or torch_pjrt.DeviceLoader for a loader',
+            )
+        look: tuple[Face, int] = look_of(x)
+        return (look, buffer_of(x).face, x.requires_grad, x.is_leaf)
+    hash(x)  # a TypeError here says which type
+    return (x.__class__, x)
