@@ -15,7 +15,7 @@ from torch_pjrt.compile.precision import in_force, precision_of
 from torch_pjrt.errors import LoweringError, MissingLowering, WrongLowering
 from torch_pjrt.graph.face import Face
 from torch_pjrt.graph.graph import Graph, Node
-from torch_pjrt.graph.signature import FunctionOp, NumberSlot, Slot, filled
+from torch_pjrt.graph.signature import FunctionOp, NumberSlot, Signature, Slot, filled
 from torch_pjrt.lowering import bounds, window
 from torch_pjrt.lowering.table import Lowering, LoweringTable
 from torch_pjrt.observe.lines import are_in_programs
@@ -29,10 +29,8 @@ if TYPE_CHECKING:
 Array = jax.Array
 
 INTERNAL = {
-    READ: lambda node, base: window.read(base, node.signature.faces[0], *node.signature.args[1:]),
-    WRITE: lambda node, base, new: window.write(
-        base, new, node.signature.faces[0], *node.signature.args[2:]
-    ),
+    READ: lambda node, base, offset=None: _read(node.signature, base, offset),
+    WRITE: lambda node, base, new, offset=None: _write(node.signature, base, new, offset),
     OUTSIDE: lambda node, places, before=None: bounds.outside(
         places, before, *node.signature.args[2:]
     ),
@@ -72,7 +70,8 @@ def function_of(
             def results_of(node: Node = node, inputs: list[Array] = inputs) -> Sequence[Array]:
                 internal = INTERNAL.get(node.op)
                 if internal is not None:
-                    return (internal(node, *inputs),)
+                    slots = [s for s in node.signature.args if isinstance(s, NumberSlot)]
+                    return (internal(node, *inputs, *[number(node, s) for s in slots]),)
                 if isinstance(node.op, FunctionOp):
                     return node.op.compute(*inputs)
                 key = _key(ints, node) if node.signature.random else None
@@ -84,6 +83,20 @@ def function_of(
         return tuple(values[v] for v in graph.outputs)
 
     return step
+
+
+def _read(signature: Signature, base: Array, offset: Any) -> Array:
+    face, place = signature.args[1:3]
+    if offset is None:
+        return window.read(base, signature.faces[0], face, place)
+    return window.read_at(base, signature.faces[0], face, place, offset)
+
+
+def _write(signature: Signature, base: Array, new: Array, offset: Any) -> Array:
+    face, place = signature.args[2:4]
+    if offset is None:
+        return window.write(base, new, signature.faces[0], face, place)
+    return window.write_at(base, new, signature.faces[0], face, place, offset)
 
 
 def apply(

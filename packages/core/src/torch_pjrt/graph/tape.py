@@ -146,13 +146,13 @@ class Tape:
     def lengths(self) -> tuple[int, ...]:
         """How much is recorded, for `take_back`."""
         return (
-            *(len(self.code), len(self.values)),
-            *(len(self.ints), len(self.floats), len(self.draws), self.n_draws),
+            *(len(self.code), len(self.values), len(self.ints)),
+            *(len(self.floats), len(self.draws), self.n_draws),
         )
 
     def take_back(self, before: tuple[int, ...]) -> None:
-        """Forget what was recorded since `before`, if nobody holds any of it and none of it is numbered."""
-        if self.lengths()[2:] != before[2:]:
+        """Forget the reads that were recorded since `before`, if that is all and nobody holds any of them."""
+        if self.lengths()[3:] != before[3:]:
             return
         count = sys.getrefcount
         counts = [count(v) for v in self.values[before[1] :]]
@@ -160,6 +160,7 @@ class Tape:
         if max(counts, default=0) <= _ALONE and not self.closed:
             del self.code[before[0] :]
             del self.values[before[1] :]
+            del self.ints[before[2] :]
 
 
 def _compute(value: Value) -> None:
@@ -222,8 +223,8 @@ def origin_on(tape: Tape, value: Value) -> int | None:
     return number if number < 0 else value.origin
 
 
-def push(face: Face, signature_number: int, *inputs: Value) -> Value:
-    """Record a node of one result; the value that it makes.
+def push(face: Face, signature_number: int, *inputs: Value, ints: tuple[int, ...] = ()) -> Value:
+    """Record a node of one result; the value that it makes. `ints` are the numbers of the call.
 
     An interrupt (Ctrl-C) comes before the node is on the tape or after: between, nothing is called.
     """
@@ -235,5 +236,6 @@ def push(face: Face, signature_number: int, *inputs: Value) -> Value:
         if tape.closed:
             continue
         tape.code += code
+        tape.ints += ints
         values.append(made)
         return made

@@ -8,6 +8,9 @@ A selection is tried in this order, and the first that fits is used:
     radix      the strides of the view divide one another: reshape the flat storage by them, then slice
     gather     anything else (overlapping windows, odd strides): computed indices into the flat storage
 
+Views that differ in their offset only, and are slices, are one operator: the offset is a number of the
+call, and becomes an input of the program when it changes (`read_at`, `write_at`).
+
 Each is a `Window`: how to take the selected elements from the base, and how to put new ones back.
 """
 
@@ -42,6 +45,54 @@ def write(base: Array, new: Array, base_face: Face, face: Face, offset: int) -> 
     return written if recast is base else _from_dtype(written, base, base_face)
 
 
+Slide = tuple[tuple[int, ...], tuple[int, ...], tuple[int | None, ...]]
+
+
+def slide_of(base_face: Face, face: Face, offset: int) -> Slide | None:
+    """What a window has in common with those that differ from it in their place only; None if it stays put.
+
+    The `shape` that is sliced, the sizes of the slice, and the `dims` behind the view's, as in a `Window`.
+    """
+    if face.dtype != base_face.dtype or 0 in face.shape:
+        return None
+    window = window_of(base_face, face, offset)
+    if window.indices is not None or not window._cuts or any(s != 1 for s in window.steps):
+        return None
+    sizes = [end - start for start, end in zip(window.starts, window.limits, strict=True)]
+    return window.shape, tuple(sizes), window.dims
+
+
+def read_at(base: Array, base_face: Face, face: Face, slide: Slide, offset: int | Array) -> Array:
+    """As `read`, with an offset that may be an integer on the device."""
+    window, starts = _slid(base_face, face, slide, offset)
+    return window.take(base, starts)
+
+
+def write_at(
+    base: Array, new: Array, base_face: Face, face: Face, slide: Slide, offset: int | Array
+) -> Array:
+    """As `write`, with an offset that may be an integer on the device."""
+    window, starts = _slid(base_face, face, slide, offset)
+    return window.put(base, new, starts)
+
+
+def _slid(
+    base: Face, face: Face, slide: Slide, offset: int | Array
+) -> tuple[Window, list[Array] | None]:
+    """The window at a place that is known; or at the origin, and where it starts."""
+    shape, sizes, dims = slide
+    places = [(s, n) for s, n in zip(contiguous_strides(shape), shape, strict=True)]
+    starts, there = [0] * len(shape), None
+    if isinstance(offset, int):
+        starts = [offset // stride % size for stride, size in places]
+    else:
+        wide = np.int64 if base.numel > np.iinfo(np.int32).max else np.int32
+        there = [(offset // stride % size).astype(wide) for stride, size in places]
+    limits = [start + n for start, n in zip(starts, sizes, strict=True)]
+    order, steps = storage_order(base), (1,) * len(shape)
+    return _made(base, order, shape, starts, limits, steps, dims, tuple(face.shape)), there
+
+
 @dataclass(frozen=True, slots=True)
 class Window:
     """A selection of elements.
@@ -63,14 +114,16 @@ class Window:
     view: tuple[int, ...]
     indices: np.ndarray | None = None
 
-    def take(self, base: Array) -> Array:
-        """The selected elements, in the view's shape."""
+    def take(self, base: Array, starts: Sequence[Array] | None = None) -> Array:
+        """The selected elements, in the view's shape; `starts` replaces those of the window."""
         if 0 in self.view:
             return lax.full(self.view, 0, base.dtype)
         x = self._arranged(base)
         if self.indices is not None:
             return jnp.take(x, self.indices, axis=0)
-        if self._cuts:
+        if starts is not None:
+            x = lax.dynamic_slice(x, starts, self.limits)
+        elif self._cuts:
             x = lax.slice(x, self.starts, self.limits, self.steps)
         kept = [d for d in self.dims if d is not None]
         dropped = [d for d in range(x.ndim) if d not in kept]
@@ -81,7 +134,7 @@ class Window:
             return x
         return lax.broadcast_in_dim(x, self.view, present)
 
-    def put(self, base: Array, new: Array) -> Array:
+    def put(self, base: Array, new: Array, starts: Sequence[Array] | None = None) -> Array:
         """The base with the selected elements replaced by `new`, of the view's shape."""
         if 0 in self.view:
             return base
@@ -103,8 +156,7 @@ class Window:
             if not self._cuts:
                 x = new
             elif all(step == 1 for step in self.steps):
-                starts = [np.int32(s) for s in self.starts]
-                x = lax.dynamic_update_slice(x, new, starts)
+                x = lax.dynamic_update_slice(x, new, starts or [np.int32(s) for s in self.starts])
             else:
                 slices = map(slice, self.starts, self.limits, self.steps)
                 x = x.at[tuple(slices)].set(new)

@@ -3,8 +3,9 @@
     pjrt.read(base)          the elements that (face, offset) selects from the base's storage
     pjrt.write(base, new)    the base with those elements replaced by `new`
 
-`base` is the buffer's array and its own face says how it lies in the storage. How a selection becomes
-slices, reshapes and transposes is decided when lowering (`lowering/window.py`).
+Where the selection is a slice, the offset is a number of the call, as a learning rate is: `x[i]` is one
+program whatever `i` is. `base` is the buffer's array and its own face says how it lies in the storage. How a
+selection becomes slices, reshapes and transposes is decided when lowering (`lowering/window.py`).
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from typing import Any
 import torch
 
 from torch_pjrt.graph.face import Face, contiguous_face, face_of, storage_extent
-from torch_pjrt.graph.signature import InternalOp, Signature, Slot, intern
+from torch_pjrt.graph.signature import InternalOp, NumberSlot, Signature, Slot, intern
 from torch_pjrt.graph.tape import Value, current, origin_on, push
+from torch_pjrt.lowering.window import slide_of
 from torch_pjrt.tensor.buffer import Buffer, CountedBuffer, buffer_of, look_of
 from torch_pjrt.tensor.counts import COUNTED, is_counted, recent
 
@@ -26,8 +28,10 @@ _NEG = torch.ops.aten.neg.default
 
 _NOTHING: Any = None
 
-_reads: dict[tuple[Face, Face, int], Signature] = {}
-_writes: dict[tuple[Face, Face, int], Signature] = {}
+# By the base's face, the view's and its offset: the signature, and the numbers of the call.
+_Learned = dict[tuple[Face, Face, int], tuple[Signature, tuple[int, ...]]]
+_reads: _Learned = {}
+_writes: _Learned = {}
 
 
 def look(tensor: torch.Tensor, buffer: Buffer) -> tuple[Value, Face]:
@@ -66,12 +70,28 @@ def read(buffer: Buffer, face: Face, offset: int) -> Value:
 
 def read_value(base: Value, base_face: Face, face: Face, offset: int) -> Value:
     """Record the read of (`face`, `offset`) from a storage in which `base` lies as `base_face` says."""
-    signature = _reads.get((base_face, face, offset))
-    if signature is None:
+    learned = _reads.get((base_face, face, offset))
+    if learned is None:
         out = contiguous_face(face.shape, face.dtype)
-        signature = intern(READ, (Slot(0), face, offset), {}, (base_face,), (out,))
-        _reads[base_face, face, offset] = signature
-    return push(signature.outs[0], signature.number, base)
+        learned = _learn(READ, (Slot(0),), (base_face,), face, offset, out)
+        _reads[base_face, face, offset] = learned
+    signature, ints = learned
+    return push(signature.outs[0], signature.number, base, ints=ints)
+
+
+def _learn(
+    op: InternalOp,
+    slots: tuple[Slot, ...],
+    faces: tuple[Face, ...],
+    face: Face,
+    offset: int,
+    out: Face,
+) -> tuple[Signature, tuple[int, ...]]:
+    slide = slide_of(faces[0], face, offset)
+    if slide is None:
+        return intern(op, (*slots, face, offset), {}, faces, (out,)), ()
+    args = (*slots, face, slide, NumberSlot(0, int))
+    return intern(op, args, {}, faces, (out,), (int,)), (offset,)
 
 
 def true_value(buffer: CountedBuffer) -> Value:
@@ -148,14 +168,15 @@ def store(tensor: torch.Tensor, value: Value) -> None:
             buffer.blank = buffer.viewed = False
         return
     old = content(buffer)
-    signature = _writes.get((buffer.face, face, offset))
-    if signature is None:
+    learned = _writes.get((buffer.face, face, offset))
+    if learned is None:
         _check_inside(buffer, face, offset)
         new = contiguous_face(face.shape, face.dtype)
         out = contiguous_face(buffer.face.shape, buffer.face.dtype)
-        signature = intern(WRITE, (Slot(0), Slot(1), face, offset), {}, (buffer.face, new), (out,))
-        _writes[buffer.face, face, offset] = signature
-    written = push(signature.outs[0], signature.number, old, value)
+        learned = _learn(WRITE, (Slot(0), Slot(1)), (buffer.face, new), face, offset, out)
+        _writes[buffer.face, face, offset] = learned
+    signature, ints = learned
+    written = push(signature.outs[0], signature.number, old, value, ints=ints)
     if written.tape is not None:
         written.origin = origin_on(written.tape, old)
     buffer.value = written
