@@ -216,3 +216,20 @@ def test_new_model_of_the_same_shape_reuses_the_programs(compiled: Count) -> Non
         after.append(compiled())
 
     assert after[0] == after[1]
+
+
+@pytest.mark.parametrize(
+    "make", [torch.empty_like, lambda x: x.new_empty(3), lambda x: torch.empty(3, device=x.device)]
+)
+def test_tensor_without_content_is_no_part_of_a_program(
+    make: Callable[[torch.Tensor], torch.Tensor], compiled: Count
+) -> None:
+    x = torch.ones(3).to("pjrt")
+    torch_pjrt.sync()
+    before = compiled()
+    held = make(x)
+    for _ in range(3):
+        x.add_(1)
+        torch_pjrt.sync()
+    assert compiled() - before == 1
+    assert held.shape == x.shape

@@ -10,7 +10,8 @@ import torch
 from torch_pjrt import dtypes
 from torch_pjrt.graph.face import contiguous_face, contiguous_strides, face_of, storage_extent
 from torch_pjrt.tensor import record
-from torch_pjrt.tensor.buffer import is_pjrt, look_of, set_storage, wrap_sized
+from torch_pjrt.tensor.buffer import buffer_of, is_pjrt, look_of, set_storage, wrap_sized
+from torch_pjrt.tensor.counts import is_counted
 from torch_pjrt.tensor.overlap import (
     refuse_internal_overlap,
     refuse_partial_overlap,
@@ -38,6 +39,39 @@ def empty(
     else:
         strides = torch.empty(size, device="meta", memory_format=memory_format).stride()
     return empty_strided(size, strides, dtype=dtype)
+
+
+def empty_like(
+    self: torch.Tensor,
+    *,
+    dtype: torch.dtype | None = None,
+    layout: torch.layout | None = None,
+    device: torch.device | None = None,
+    pin_memory: bool | None = None,
+    memory_format: torch.memory_format | None = None,
+) -> torch.Tensor:
+    """As `empty`, of the size and, unless `memory_format` says otherwise, the strides of `self`."""
+    if is_counted(buffer_of(self)):
+        kwargs = {"dtype": dtype, "device": device, "memory_format": memory_format}
+        return record.call(aten.empty_like.default, (self,), kwargs)
+    look = face_of(self.shape, dtype or self.dtype, self.stride()).meta()
+    like = torch.empty_like(look, memory_format=memory_format)
+    return torch.empty_strided(
+        like.shape, like.stride(), dtype=like.dtype, device=device or self.device
+    )
+
+
+def new_empty(
+    self: torch.Tensor,
+    size: Sequence[int],
+    *,
+    dtype: torch.dtype | None = None,
+    layout: torch.layout | None = None,
+    device: torch.device | None = None,
+    pin_memory: bool | None = None,
+) -> torch.Tensor:
+    """As `empty`, here unless another device is given."""
+    return torch.empty(size, dtype=dtype or self.dtype, device=device or self.device)
 
 
 def new_empty_strided(
@@ -168,6 +202,8 @@ def _check_broadcast(self: torch.Tensor, src: torch.Tensor) -> None:
 KERNELS: dict[Any, Any] = {
     aten.empty.memory_format: empty,
     aten.empty_strided.default: empty_strided,
+    aten.empty_like.default: empty_like,
+    aten.new_empty.default: new_empty,
     aten.new_empty_strided.default: new_empty_strided,
     aten.clone.default: clone,
     aten.copy_.default: copy_,

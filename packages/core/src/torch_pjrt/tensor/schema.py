@@ -199,9 +199,12 @@ def _results_match(op: Any, functional: Any) -> bool:
 
 
 def _writes(op: Any, functional: Any) -> tuple[str | None, ...]:
-    """Where each result of the functional overload goes: fresh results first, then the written arguments."""
+    """Where each result of the functional overload goes.
+
+    Fresh results first, then `out=` arguments, then inputs that are written to, like running statistics.
+    """
     outs = _out_names(op)
-    written = outs or _written(op)
+    written = [*outs, *[name for name in _written(op) if name not in outs]]
     n_results = len(functional._schema.returns)
     n_fresh = n_results - len(written)
     if op._schema.name.split("::")[1].startswith("_fused"):
