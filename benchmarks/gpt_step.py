@@ -1,6 +1,7 @@
 """A GPT's training step on `pjrt` against hand-written JAX, eager PyTorch and `torch.compile`.
 
     python benchmarks/gpt_step.py
+    python benchmarks/gpt_step.py --narrow      # 12 layers of width 32: all overhead
 
 Each contestant is a process of its own. It is started cold, alone, and timed until its first
 step is done; then it waits. Rounds of steps follow, the contestants in turns, so that all see the
@@ -31,12 +32,15 @@ sys.path.insert(0, str(HERE.parent / "examples"))
 
 LAYERS, WIDTH, HEADS, BATCH, LENGTH, VOCABULARY = 6, 256, 8, 8, 128, 512
 LEARNING_RATE = 3e-4
+NARROW = {"LAYERS": 12, "WIDTH": 32, "HEADS": 4, "BATCH": 2, "LENGTH": 16, "VOCABULARY": 64}
 COMPARED_STEPS = 5
 TOLERANCE = 1e-3  # relative; sums run in another order in each contestant
 
 CONTESTANTS = {
     "jax": "JAX, hand-written",
     "pjrt": 'PyTorch, "pjrt"',
+    "again": 'PyTorch, "pjrt", a later process',
+    "captured": 'PyTorch, "pjrt", captured',
     "eager": "PyTorch, eager CPU",
     "inductor": "PyTorch, torch.compile",
 }
@@ -65,7 +69,7 @@ def jax_step(weights: dict[str, np.ndarray], batches: list[np.ndarray]) -> Step:
 
 
 def torch_step(
-    weights: dict[str, np.ndarray], batches: list[np.ndarray], device: str, compiled: bool = False
+    weights: dict[str, np.ndarray], batches: list[np.ndarray], device: str, how: str
 ) -> Step:
     import torch
     import torch.nn.functional as F
@@ -75,21 +79,30 @@ def torch_step(
     model = GPT(LAYERS, WIDTH, HEADS, LENGTH, VOCABULARY, dropout=0.0)
     model.load_state_dict({name: torch.from_numpy(value) for name, value in weights.items()})
     model.to(device)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE)
+    captured = how == "captured"
+    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, capturable=captured)
     turn = iter_forever(batches)
 
     def loss_of(tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         return F.cross_entropy(model(tokens).flatten(0, 1), targets.flatten())
 
-    loss_of = torch.compile(loss_of) if compiled else loss_of
+    loss_of = torch.compile(loss_of) if how == "inductor" else loss_of
 
-    def step() -> Any:
-        batch = torch.from_numpy(next(turn)).long()
+    def train(tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         optimizer.zero_grad()
-        loss = loss_of(batch[:, :-1].to(device), batch[:, 1:].to(device))
+        loss = loss_of(tokens, targets)
         loss.backward()
         optimizer.step()
         return loss.detach()
+
+    if captured:
+        import torch_pjrt
+
+        train = torch_pjrt.capture(train)
+
+    def step() -> Any:
+        batch = torch.from_numpy(next(turn)).long()
+        return train(batch[:, :-1].to(device), batch[:, 1:].to(device))
 
     return step
 
@@ -105,8 +118,8 @@ def run_contestant(name: str, data: Path) -> None:
     if name == "jax":
         step = jax_step(weights, batches)
     else:
-        device = "pjrt" if name == "pjrt" else "cpu"
-        step = torch_step(weights, batches, device, compiled=name == "inductor")
+        device = "cpu" if name in ("eager", "inductor") else "pjrt"
+        step = torch_step(weights, batches, device, name)
     for line in sys.stdin:
         start = time.perf_counter()
         losses = [step() for _ in range(int(line))]
@@ -126,6 +139,7 @@ class Contestant:
     name: str
     process: subprocess.Popen[str]
     first_step_s: float = 0.0
+    first_call_s: float = 0.0
     losses: list[float] = field(default_factory=list)
     step_ms: list[float] = field(default_factory=list)
 
@@ -144,6 +158,7 @@ class Contestant:
 def start_cold(name: str, data: Path) -> Contestant:
     """Start one and wait for its first step; caches on disk are empty."""
     command = [sys.executable, __file__, "--contestant", name, "--data", str(data)]
+    command += ["--narrow"] if NARROW["LAYERS"] == LAYERS else []
     environment = {
         **os.environ,
         "TORCHINDUCTOR_CACHE_DIR": str(data / "inductor"),
@@ -156,6 +171,7 @@ def start_cold(name: str, data: Path) -> Contestant:
     contestant = Contestant(name, process)
     first = contestant.take(1)
     contestant.first_step_s = time.perf_counter() - start
+    contestant.first_call_s = first["seconds"]
     rest = contestant.take(COMPARED_STEPS - 1)
     contestant.losses = first["losses"] + rest["losses"]
     return contestant
@@ -173,6 +189,7 @@ def write_data(data: Path) -> None:
     batches = make_batches(read_text()[0])
     pairs = [next(batches) for _ in range(16)]
     windows = [torch.cat([tokens, targets[:, -1:]], dim=1) for tokens, targets in pairs]
+    windows = [w[:BATCH, : LENGTH + 1] % VOCABULARY for w in windows]
     assert windows[0].shape == (BATCH, LENGTH + 1)
     np.save(data / "batches.npy", torch.stack(windows).int().numpy())
 
@@ -222,18 +239,26 @@ def show(contestants: list[Contestant], skipped: dict[str, str]) -> None:
 
     base = contestants[0]
     table = Table(title=title())
-    for heading in ("", "first step, s", "step, ms", f"to {base.name}", "losses differ"):
+    for heading in (
+        "",
+        "process to first step, s",
+        "first step, s",
+        "step, ms",
+        f"to {base.name}",
+        "losses differ",
+    ):
         table.add_column(heading, justify="right" if heading else "left", no_wrap=True)
     for c in contestants:
         table.add_row(
             CONTESTANTS[c.name],
             f"{c.first_step_s:.1f}",
+            f"{c.first_call_s:.2f}",
             f"{statistics.median(c.step_ms):.1f}",
             f"{ratio(c, base):.3f}",
             f"{disagreement(c, base):.1e}",
         )
     for name, why in skipped.items():
-        table.add_row(CONTESTANTS[name], "skipped", why, "", "")
+        table.add_row(CONTESTANTS[name], "skipped", why, "", "", "")
     Console().print(table)
 
 
@@ -272,7 +297,8 @@ def draw(contestants: list[Contestant], path: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="The training step of a GPT, four ways.")
+    parser = argparse.ArgumentParser(description="The training step of a GPT, in several ways.")
+    parser.add_argument("--narrow", action="store_true", help="a deep, narrow model")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--steps", type=int, default=8, help="steps in a round")
     parser.add_argument("--only", nargs="*", choices=CONTESTANTS, default=list(CONTESTANTS))
@@ -280,6 +306,9 @@ def main() -> None:
     parser.add_argument("--contestant", help=argparse.SUPPRESS)
     parser.add_argument("--data", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if arguments.narrow:
+        globals().update(NARROW)
+        arguments.picture = arguments.picture.with_stem("gpt_step_narrow")
     if arguments.contestant:
         run_contestant(arguments.contestant, arguments.data)
         return

@@ -81,7 +81,7 @@ def steps_ms(steps: int) -> list[dict[str, float]]:
     with tempfile.TemporaryDirectory() as folder:
         gpt_step.write_data(Path(folder))
         weights, batches = gpt_step.read_data(Path(folder))
-    step = gpt_step.torch_step(weights, batches, "pjrt")
+    step = gpt_step.torch_step(weights, batches, "pjrt", "pjrt")
     for _ in range(4):
         step()
     seen = []
