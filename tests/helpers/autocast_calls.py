@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Any
 
 import torch
@@ -25,16 +26,21 @@ LEFT_OUT = {
 }
 
 
-def calls(dtype: torch.dtype) -> Iterator[Call]:
-    """Two samples of each operator of PyTorch's `op_db`, floats as `dtype`; and PyTorch's own calls."""
-    for op in op_db:
+def calls_of_op_db(dtype: torch.dtype, part: int, parts: int) -> Iterator[Call]:
+    """A sample of each operator of PyTorch's `op_db`, floats as `dtype`: one of so many parts of them."""
+    for op in op_db[part % parts :: parts]:
         if torch.float32 not in op.dtypes or op.full_name in LEFT_OUT or "jiterator" in op.name:
             continue
-        samples = op.sample_inputs("cpu", torch.float32, requires_grad=False)
-        for _, sample in zip(range(2), samples, strict=False):
+        # Not `op.sample_inputs`, which walks the stack to find a unittest: most of the time, under pytest.
+        samples = op.sample_inputs_func(op, "cpu", torch.float32, False)
+        for sample in islice(samples, 1):
             given = ((sample.input, *sample.args), sample.kwargs)
             args, kwargs = tree_map(lambda x: _with_dtype(x, dtype), given)
             yield op.full_name, op.op, args, kwargs
+
+
+def calls_of_lists() -> Iterator[Call]:
+    """The calls by which PyTorch tests its own lists."""
     lists = vars(AutocastCPUTestLists(torch.device("cpu")))
     for where in ("torch_16", "torch_fp32", "nn_16", "nn_fp32", "torch_need_autocast_promote"):
         module = torch._C._nn if where.startswith("nn") else torch

@@ -11,7 +11,7 @@ from torch_pjrt.errors import InvalidGraph
 from torch_pjrt.graph.face import Face
 from torch_pjrt.graph.graph import Graph, Number, graph_of, with_inputs
 from torch_pjrt.graph.signature import NumberSlot, Slot, intern
-from torch_pjrt.graph.tape import Tape, Value, push
+from torch_pjrt.graph.tape import Tape, Value
 from torch_pjrt.graph.text import text
 from torch_pjrt.testing.graphs import parse
 
@@ -152,4 +152,6 @@ def recorded(
     kinds = tuple(a.kind for a in args if isinstance(a, NumberSlot))
     signature = intern(op, args, {}, (face,), (face,), kinds, random=draw is not None)
     tape.code += [signature.number, value, *(draw or ())]
-    return push(tape, face).number
+    made = Value(face, len(tape.values), tape)
+    tape.values.append(made)
+    return made.number
