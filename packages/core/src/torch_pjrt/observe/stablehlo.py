@@ -40,6 +40,7 @@ def to_stablehlo(tensors: torch.Tensor | Iterable[torch.Tensor]) -> str:
 def _nothing_stays(tape: Tape, tensors: list[torch.Tensor]) -> Iterator[None]:
     """What reading the tensors records (the read of a view, an input) is taken back."""
     n_code, n_values, n_inputs = len(tape.code), len(tape.values), len(tape.inputs)
+    n_ints = len(tape.ints)
     blank = [b for b in map(buffer_of, tensors) if not hasattr(b, "count") and b.value is None]
     try:
         yield
@@ -48,7 +49,7 @@ def _nothing_stays(tape: Tape, tensors: list[torch.Tensor]) -> Iterator[None]:
             value.tape = None
         for buffer in blank:
             buffer.value = None
-        del tape.code[n_code:], tape.values[n_values:]
+        del tape.code[n_code:], tape.values[n_values:], tape.ints[n_ints:]
         tape.drop_inputs(n_inputs)
 
 
