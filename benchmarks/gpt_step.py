@@ -259,7 +259,7 @@ def show(contestants: list[Contestant], skipped: dict[str, str]) -> None:
         )
     for name, why in skipped.items():
         table.add_row(CONTESTANTS[name], "skipped", why, "", "", "")
-    Console().print(table)
+    Console(width=120).print(table)
 
 
 def title() -> str:
