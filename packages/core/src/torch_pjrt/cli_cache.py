@@ -13,6 +13,7 @@ import time
 from typing import Any
 
 from torch_pjrt.compile.store import Entry, Store
+from torch_pjrt.observe.tables import readable
 
 _LISTED = 20
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
@@ -44,9 +45,11 @@ def cache(options: argparse.Namespace) -> int:
     if options.action == "list":
         _list(store, len(list(store.entries())) if options.all else _LISTED)
         return 0
-    bound = 0 if options.action == "clear" else options.to
-    n, nbytes = store.prune(settings.cache_bytes if bound is None else bound)
-    print(f"{n} programs removed, {words_of(nbytes)}, from {store.folder}")
+    if options.action == "clear":
+        n, nbytes = store.clear()
+    else:
+        n, nbytes = store.prune(store.bound if options.to is None else options.to)
+    print(f"{n} programs removed, {readable(nbytes)}, from {store.folder}")
     return 0
 
 
@@ -54,7 +57,7 @@ def _list(store: Store, most: int) -> None:
     entries = list(store.entries())
     total = sum(e.nbytes for e in entries)
     print(
-        f"{len(entries)} programs, {words_of(total)} of {words_of(store.bound)}, in {store.folder}"
+        f"{len(entries)} programs, {readable(total)} of {readable(store.bound)}, in {store.folder}"
     )
     if entries:
         print(f"{'PROGRAM':<14}{'SIZE':>9}{'OPERATORS':>11}{'COMPILED IN':>13}  DEVICE  LAST USED")
@@ -69,18 +72,9 @@ def _line(entry: Entry) -> str:
     used = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.used))
     seconds = f"{head.get('seconds', '?')} s"
     return (
-        f"{entry.digest[:12]:<14}{words_of(entry.nbytes):>9}{head.get('operators', '?'):>11}"
+        f"{entry.digest[:12]:<14}{readable(entry.nbytes):>9}{head.get('operators', '?'):>11}"
         f"{seconds:>13}  {head.get('device', '?'):<6}  {used}"
     )
-
-
-def words_of(nbytes: float) -> str:
-    """A number of bytes as a person reads it."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if nbytes < 1024 or unit == "GiB":
-            return f"{nbytes:.0f} B" if unit == "B" else f"{nbytes:.1f} {unit}"
-        nbytes /= 1024
-    raise AssertionError
 
 
 def _size(text: str) -> int:

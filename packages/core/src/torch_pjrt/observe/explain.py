@@ -6,14 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ParamSpec, TypeVar
 
-from torch_pjrt.observe import tables
 from torch_pjrt.observe.compilations import Compilation
 from torch_pjrt.observe.cost import Cost, cost_of
 from torch_pjrt.observe.launches import launches
-from torch_pjrt.observe.report import Seconds, report, stop_rows
+from torch_pjrt.observe.report import STOPS, Seconds, report, stop_rows
 from torch_pjrt.observe.spots import shown
 from torch_pjrt.observe.stops import Stop
-from torch_pjrt.observe.tables import Table
+from torch_pjrt.observe.tables import Shown, Table
 from torch_pjrt.run.sync import sync
 
 P = ParamSpec("P")
@@ -33,8 +32,8 @@ class Ran:
     cost: Cost
 
 
-@dataclass(frozen=True, slots=True)
-class Explanation:
+@dataclass(frozen=True, slots=True, repr=False)
+class Explanation(Shown):
     """What one run of a function became.
 
     result      what the function returned.
@@ -49,14 +48,6 @@ class Explanation:
     breaks: Sequence[Stop]
     fallbacks: dict[str, int]
     transfers: dict[str, int]
-
-    def __str__(self) -> str:
-        return tables.text(self._tables())
-
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        return tables.html(self._tables())
 
     def _tables(self) -> list[Table]:
         moved = self.transfers
@@ -73,7 +64,7 @@ class Explanation:
             Table("What it became", ("", ""), rows),
             Table("Programs", _PROGRAMS, [_row(ran) for ran in self.programs]),
             Table("Why they were compiled", _REASONS, self._reasons()),
-            Table("Where it stopped for the device", _STOPS, stop_rows(self.breaks)),
+            Table("Where it stopped for the device", STOPS, stop_rows(self.breaks)),
             Table(
                 "Operators that ran on the CPU", ("operator", "times"), [*self.fallbacks.items()]
             ),
@@ -102,7 +93,6 @@ _PROGRAMS = (
     "bytes between",
 )
 _REASONS = ("program", "difference", "line", "advice")
-_STOPS = ("cause", "line", "syncs", "reads", "s")
 
 
 def explain(fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Explanation:

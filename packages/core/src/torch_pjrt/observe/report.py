@@ -7,19 +7,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from torch_pjrt.observe import tables
 from torch_pjrt.observe.compilations import Compilation, compilations
 from torch_pjrt.observe.counters import counters
 from torch_pjrt.observe.lines import Line
 from torch_pjrt.observe.spots import shown
 from torch_pjrt.observe.stops import Stop, stops
-from torch_pjrt.observe.tables import Table
+from torch_pjrt.observe.tables import Shown, Table
 
 _MOST_ROWS = 12  # of each table as text; the dict has all
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+@dataclass(frozen=True, slots=True, repr=False)
+class Report(Shown):
     """A snapshot. Times are seconds of host time.
 
     counts          the counters by name.
@@ -56,26 +55,18 @@ class Report:
             f"{sum(c['fallbacks'].values())} fallbacks"
         )
 
-    def __str__(self) -> str:
-        return tables.text(self._tables())
-
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        return tables.html(self._tables())
-
     def _tables(self) -> list[Table]:
         return [
             Table("What the process did", ("", ""), totals(self.counts)),
             Table("Programs", _PROGRAMS, _first(_by_size(self.programs))),
             Table("Why it recompiled, the last first", _RECOMPILED, _recompiled(self.programs)),
-            Table("Where it stopped for the device", _STOPS, _first(stop_rows(self.stops))),
+            Table("Where it stopped for the device", STOPS, _first(stop_rows(self.stops))),
         ]
 
 
 _PROGRAMS = ("operators", "programs", "compiled in, s", "runs")
 _RECOMPILED = ("program", "operators", "s", "difference", "line", "advice")
-_STOPS = ("cause", "line", "syncs", "reads", "s")
+STOPS = ("cause", "line", "syncs", "reads", "s")  # the headings of `stop_rows`
 
 
 def report() -> Report:

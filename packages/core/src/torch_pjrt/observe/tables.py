@@ -22,6 +22,23 @@ class Table:
     rows: Sequence[Sequence[Any]]
 
 
+class Shown:
+    """What is printed as tables, in a notebook as HTML."""
+
+    __slots__ = ()
+
+    def _tables(self) -> list[Table]:
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        return text(self._tables())
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return html(self._tables())
+
+
 def text(tables: Sequence[Table]) -> str:
     """The tables as plain text, those without rows left out."""
     from rich.console import Console
@@ -52,6 +69,16 @@ def shown(cell: object) -> str:
     if cell is None:
         return ""
     return f"{cell:,}" if isinstance(cell, int) and not isinstance(cell, bool) else str(cell)
+
+
+def readable(nbytes: int) -> str:
+    """`nbytes` in the unit that a person would use."""
+    size = float(nbytes)
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
 
 
 def _filled(tables: Sequence[Table]) -> list[Table]:

@@ -101,8 +101,7 @@ def observed(
     """Call it: what it returned, what was seen, and which result of a launch a returned tensor holds."""
     syncing.sync("a captured step begins")
     seen = Observed()
-    places = _prepared(tensors)
-    before = _buffers()
+    places, before = _prepared(tensors)
     made: dict[int, tuple[weakref.ref[Value], Result]] = {}
 
     def result_of(value: Value | None) -> Result | None:
@@ -175,11 +174,13 @@ def observed(
     return returned, seen, lambda tensor: result_of(buffer_of(tensor).value)
 
 
-def _prepared(tensors: Sequence[torch.Tensor]) -> dict[int, int]:
-    """By the ids of their buffers, the places of the arguments. Each buffer gets a value of its own.
+def _prepared(
+    tensors: Sequence[torch.Tensor],
+) -> tuple[dict[int, int], dict[int, list[weakref.ref[Buffer]]]]:
+    """By the ids of their buffers, the places of the arguments; and all buffers by their values' ids.
 
-    Values that came from the host know their range, and indices are checked by it at the call: here the
-    device has to check them, since a replay makes no calls.
+    Each buffer gets a value of its own. Values that came from the host know their range, and indices are
+    checked by it at the call: here the device has to check them, since a replay makes no calls.
     """
     places: dict[int, int] = {}
     for place, tensor in enumerate(tensors):
@@ -187,12 +188,15 @@ def _prepared(tensors: Sequence[torch.Tensor]) -> dict[int, int]:
         places.setdefault(id(buffer), place)
         if isinstance(buffer.value, Uploaded):
             buffer.value = _alone(buffer.value)
-    for references in list(_buffers().values()):
+    before = _buffers()
+    for references in list(before.values()):
         for reference in references[1:]:
             buffer = reference()
             if buffer is not None and buffer.value is not None:
                 buffer.value = _alone(buffer.value)
-    return places
+                before[id(buffer.value)] = [reference]
+        del references[1:]
+    return places, before
 
 
 def _alone(value: Value) -> Value:

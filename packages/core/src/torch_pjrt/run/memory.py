@@ -21,6 +21,7 @@ import torch
 from torch_pjrt import dtypes
 from torch_pjrt.errors import DeviceFull
 from torch_pjrt.observe.makers import made
+from torch_pjrt.observe.tables import readable
 from torch_pjrt.run.client import client
 from torch_pjrt.settings import settings
 
@@ -218,16 +219,6 @@ def out_of_memory(error: BaseException, doing: str) -> OutOfMemory:
         saw=str(error).strip().partition("\n")[0] + ("\n" + listed if listed else ""),
         hint=hint,
     )
-
-
-def readable(nbytes: int) -> str:
-    """`nbytes` in the unit that a person would use."""
-    size = float(nbytes)
-    for unit in ("bytes", "KiB", "MiB", "GiB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} TiB"
 
 
 def supported_dtypes() -> set[torch.dtype]:
