@@ -88,8 +88,7 @@ class Program:
             try:
                 results = self.compiled(*arrays, *numbers)
             except jax.errors.JaxRuntimeError as error:
-                if memory.is_exhausted(error):
-                    raise memory.out_of_memory(error, "launching a program") from error
+                memory.raise_if_exhausted(error, "launching a program")
                 raise
         memory.launched(self)
         if results:

@@ -89,10 +89,9 @@ class Client:
 
 
 def _raise_if_exhausted(error: jax.errors.JaxRuntimeError, doing: str) -> None:
-    from torch_pjrt.run.memory import is_exhausted, out_of_memory
+    from torch_pjrt.run.memory import raise_if_exhausted  # which asks for the client
 
-    if is_exhausted(error):
-        raise out_of_memory(error, doing) from error
+    raise_if_exhausted(error, doing)
 
 
 _client: Client | None = None

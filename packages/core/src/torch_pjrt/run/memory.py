@@ -200,13 +200,13 @@ def summary() -> str:
     return "\n".join([*head, "held by", listing(holds) or "             nothing"])
 
 
-def is_exhausted(error: BaseException) -> bool:
-    """Whether XLA says that there is no room."""
-    return isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" in str(error)
+def raise_if_exhausted(error: jax.errors.JaxRuntimeError, doing: str) -> None:
+    """Raise `OutOfMemory` for an error by which XLA says that there is no room; `doing` says when."""
+    if "RESOURCE_EXHAUSTED" in str(error):
+        raise _out_of_memory(error, doing) from error
 
 
-def out_of_memory(error: BaseException, doing: str) -> OutOfMemory:
-    """The error to raise for one that `is_exhausted`."""
+def _out_of_memory(error: BaseException, doing: str) -> OutOfMemory:
     _peak.exhaustions += 1
     holds = holdings()
     hint = "make the batch smaller, or `del` what is not needed"

@@ -28,6 +28,5 @@ def wait() -> None:
             try:
                 array.block_until_ready()
             except jax.errors.JaxRuntimeError as error:
-                if memory.is_exhausted(error):
-                    raise memory.out_of_memory(error, "running a program") from error
+                memory.raise_if_exhausted(error, "running a program")
                 raise

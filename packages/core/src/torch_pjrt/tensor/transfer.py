@@ -84,8 +84,7 @@ def host_array(value: Value) -> np.ndarray:
         try:
             host = np.asarray(value.array)
         except jax.errors.JaxRuntimeError as error:
-            if memory.is_exhausted(error):
-                raise memory.out_of_memory(error, "computing what is read") from error
+            memory.raise_if_exhausted(error, "computing what is read")
             raise
     here = stop()
     here.reads += 1
