@@ -369,3 +369,19 @@ def test_arguments_that_share_memory_are_another_recording():
         add(x, y)
         assert x.tolist() == ([2, 2] if i % 2 else [4, 4])
     assert add.replays > 3
+
+
+def test_what_is_met_first_from_afar_is_still_looked_into():
+    settings = {"scale": 2.0}
+    holder = [settings]
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        return x * settings["scale"] + 0 * len(holder)
+
+    captured = torch_pjrt.capture(step)
+    x = torch.ones(2, device="pjrt")
+    for _ in range(6):
+        captured(x)
+    settings["scale"] = 3.0
+    assert captured(x).tolist() == [3, 3]
+    assert "scale" in captured.restarts[0]

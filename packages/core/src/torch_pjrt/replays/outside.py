@@ -9,7 +9,7 @@ not seen; `capture` compares the whole step with its recording from time to time
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from operator import is_
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -24,11 +24,7 @@ Snapshot = dict[str, Any]
 
 def snapshot_of(function: Any) -> Snapshot:
     """By name, what the function would find now."""
-    found: Snapshot = dict(zip(_MODES, _modes(), strict=True))
-    seen: set[int] = set()
-    for name, x in _reached(function):
-        _add(found, name, x, seen, deeper=True)
-    return found
+    return _Walk(function).found
 
 
 # What PyTorch does depends on these, whatever the arguments are.
@@ -92,51 +88,78 @@ def _names(code: CodeType) -> Iterator[str]:
             yield from _names(constant)
 
 
-def _add(found: Snapshot, name: str, x: Any, seen: set[int], *, deeper: bool) -> None:
-    if isinstance(x, _PLAIN):
-        found[name] = x
-    elif isinstance(x, torch.Tensor):
-        found[name] = _Tensor(x)
-    elif id(x) in seen or isinstance(x, (ModuleType, type)):
-        return
-    elif isinstance(x, nn.Module):
-        seen.add(id(x))
-        _add_module(found, name, x)
-    elif isinstance(x, torch.optim.Optimizer):
-        seen.add(id(x))
-        for i, group in enumerate(x.param_groups):
-            for key, value in group.items():
-                if key != "params":
-                    _add(found, f"{name}.param_groups[{i}]['{key}']", value, seen, deeper=False)
-    elif isinstance(x, (list, tuple)) and deeper:
-        seen.add(id(x))
-        for i, item in enumerate(x):
-            _add(found, f"{name}[{i}]", item, seen, deeper=False)
-    elif isinstance(x, dict) and deeper:
-        seen.add(id(x))
-        for key, item in x.items():
-            _add(found, f"{name}[{key!r}]", item, seen, deeper=False)
-    elif isinstance(x, (FunctionType, MethodType)):
-        seen.add(id(x))
-        if deeper:
-            for inner, item in _reached(x):
-                _add(found, f"{name}: {inner}", item, seen, deeper=False)
-    elif deeper and hasattr(x, "__dict__"):
-        seen.add(id(x))
-        for key, item in vars(x).items():
-            _add(found, f"{name}.{key}", item, seen, deeper=False)
+class _Walk:
+    """One walk over what a function sees.
 
+    found  what it would find, by name.
+    held   what it came by as a whole: how to list it, and what it held.
+    """
 
-def _add_module(found: Snapshot, name: str, root: nn.Module) -> None:
-    for path, module in root.named_modules():
-        prefix = f"{name}.{path}" if path else name
-        for key, item in vars(module).items():
-            if isinstance(item, _PLAIN):
-                found[f"{prefix}.{key}"] = item
-        for tensors in (module._parameters, module._buffers):
-            for key, tensor in tensors.items():
-                if tensor is not None:
-                    found[f"{prefix}.{key}"] = _Tensor(tensor)
+    def __init__(self, function: Any) -> None:
+        self.found: Snapshot = dict(zip(_MODES, _modes(), strict=True))
+        self.held: list[tuple[Callable[[], Collection[Any]], tuple[Any, ...]]] = []
+        self._seen: set[int] = set()
+        self._hold(lambda: [x for _, x in _reached(function)])
+        for name, x in _reached(function):
+            self._add(name, x, deeper=True)
+
+    def _hold(self, read: Callable[[], Collection[Any]]) -> None:
+        self.held.append((read, tuple(read())))
+
+    def _add(self, name: str, x: Any, *, deeper: bool) -> None:
+        if isinstance(x, _PLAIN):
+            self.found[name] = x
+            return
+        if isinstance(x, torch.Tensor):
+            self.found[name] = _Tensor(x)
+            return
+        if id(x) in self._seen or isinstance(x, (ModuleType, type)):
+            return
+        if not deeper and not isinstance(x, (nn.Module, torch.optim.Optimizer)):
+            return  # it may yet be met where it is looked into
+        self._seen.add(id(x))
+        if isinstance(x, nn.Module):
+            self._add_module(name, x)
+        elif isinstance(x, torch.optim.Optimizer):
+            for i, group in enumerate(x.param_groups):
+                self._hold(group.values)
+                for key, value in group.items():
+                    if key != "params":
+                        self._add(f"{name}.param_groups[{i}]['{key}']", value, deeper=False)
+        else:
+            self._add_all(name, x)
+
+    def _add_all(self, name: str, x: Any) -> None:
+        """What is in a container, a function or another object; no deeper than that."""
+        if isinstance(x, (list, tuple)):
+            self._hold(lambda: x)
+            items = [(f"{name}[{i}]", item) for i, item in enumerate(x)]
+        elif isinstance(x, dict):
+            self._hold(x.values)
+            items = [(f"{name}[{key!r}]", item) for key, item in x.items()]
+        elif isinstance(x, (FunctionType, MethodType)):
+            self._hold(lambda: [y for _, y in _reached(x)])
+            items = [(f"{name}: {inner}", item) for inner, item in _reached(x)]
+        elif hasattr(x, "__dict__"):
+            self._hold(vars(x).values)
+            items = [(f"{name}.{key}", item) for key, item in vars(x).items()]
+        else:
+            return
+        for inner, item in items:
+            self._add(inner, item, deeper=False)
+
+    def _add_module(self, name: str, root: nn.Module) -> None:
+        for path, module in root.named_modules():
+            prefix = f"{name}.{path}" if path else name
+            for held in (vars(module), module._parameters, module._buffers, module._modules):
+                self._hold(held.values)
+            for key, item in vars(module).items():
+                if isinstance(item, _PLAIN):
+                    self.found[f"{prefix}.{key}"] = item
+            for tensors in (module._parameters, module._buffers):
+                for key, tensor in tensors.items():
+                    if tensor is not None:
+                        self.found[f"{prefix}.{key}"] = _Tensor(tensor)
 
 
 class Unchanged:
@@ -147,12 +170,7 @@ class Unchanged:
 
     def __init__(self, function: Any) -> None:
         self._modes = _modes()
-        # What is looked at as a whole: how to list it, and what it held.
-        self._held: list[tuple[Callable[[], Iterable[Any]], tuple[Any, ...]]] = []
-        seen: set[int] = set()
-        self._hold(lambda: [x for _, x in _reached(function)])
-        for _, x in _reached(function):
-            self._look_into(x, seen, deeper=True)
+        self._held = _Walk(function).held
 
     def holds(self) -> bool:
         """Whether nothing was replaced."""
@@ -160,38 +178,9 @@ class Unchanged:
             return False
         for read, held in self._held:
             now = read()
-            if len(now) != len(held) or not all(map(is_, now, held)):  # type: ignore[arg-type]
+            if len(now) != len(held) or not all(map(is_, now, held)):
                 return False
         return True
-
-    def _hold(self, read: Callable[[], Iterable[Any]]) -> None:
-        self._held.append((read, tuple(read())))
-
-    def _look_into(self, x: Any, seen: set[int], *, deeper: bool) -> None:
-        if isinstance(x, (*_PLAIN, torch.Tensor, ModuleType, type)) or id(x) in seen:
-            return
-        seen.add(id(x))
-        if isinstance(x, nn.Module):
-            for module in x.modules():
-                for held in (vars(module), module._parameters, module._buffers, module._modules):
-                    self._hold(held.values)
-        elif isinstance(x, torch.optim.Optimizer):
-            for group in x.param_groups:
-                self._hold(group.values)
-        elif isinstance(x, (FunctionType, MethodType)):
-            if deeper:
-                self._hold(lambda: [y for _, y in _reached(x)])
-                for _, item in _reached(x):
-                    self._look_into(item, seen, deeper=False)
-        elif deeper and isinstance(x, (list, tuple, dict)):
-            read = x.values if isinstance(x, dict) else lambda: x
-            self._hold(read)
-            for item in tuple(read()):
-                self._look_into(item, seen, deeper=False)
-        elif deeper and hasattr(x, "__dict__"):
-            self._hold(vars(x).values)
-            for item in tuple(vars(x).values()):
-                self._look_into(item, seen, deeper=False)
 
 
 def _modes() -> tuple[Any, ...]:
