@@ -59,3 +59,9 @@ def syncing(cause: str, pending: int) -> Stop:
 def stops() -> list[Stop]:
     """All stops so far, those first that took the longest."""
     return sorted(_stops.values(), key=lambda s: -s.seconds)
+
+
+def forget_stops() -> None:
+    """Start the table anew."""
+    _stops.clear()
+    _at_place.clear()
