@@ -8,6 +8,7 @@ return while the device has nothing else to do. Rounds alternate, and medians ar
 
 from __future__ import annotations
 
+import copy
 import statistics
 import sys
 import time
@@ -18,47 +19,47 @@ from typing import Any
 import jax
 import numpy as np
 import torch
-import torch.nn.functional as F
 from rich.console import Console
 from rich.table import Table
 
 import torch_pjrt
 
-HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "examples")]
+sys.path.insert(0, str(Path(__file__).parent / "training_steps"))
 
-LAYERS, WIDTH, HEADS, BATCH, LENGTH, VOCABULARY = 12, 32, 4, 2, 16, 64
+import jax_models
+import jax_step
+from models import WORKLOADS, Workload
+
+NARROW = WORKLOADS["narrow-gpt"]
 ROUNDS, STEPS = 15, 20
 Step = Callable[[], Any]
 
 
-def jax_step(weights: dict[str, np.ndarray], batch: np.ndarray) -> tuple[Step, int]:
-    import gpt_in_jax as gpt
-
-    params = gpt.params_from_torch(weights)
-    state = gpt.start(params)
-    tokens, targets = jax.device_put(batch[:, :-1]), jax.device_put(batch[:, 1:])
+def by_jax(workload: Workload, weights: dict[str, np.ndarray], batch: Any) -> tuple[Step, int]:
+    """The step, and how many arrays it takes."""
+    params, statistics = jax_models.params_from_torch(weights)
+    state = jax_step.start(workload, params)
+    x, targets = (jax.device_put(part.int().numpy()) for part in batch)
+    train = jax_step.train_step(workload)
 
     def step() -> Any:
-        nonlocal params, state
-        params, state, loss = gpt.train_step(params, state, tokens, targets, LAYERS, HEADS)
+        nonlocal params, statistics, state
+        params, statistics, state, loss = train(params, statistics, state, x, targets)
         return loss
 
-    return step, len(jax.tree.leaves((params, state))) + 2
+    return step, len(jax.tree.leaves((params, statistics, state))) + 2
 
 
-def torch_steps(weights: dict[str, np.ndarray], batch: np.ndarray) -> tuple[Step, Step]:
+def by_torch(workload: Workload, model: torch.nn.Module, batch: Any) -> tuple[Step, Step]:
     """The step as it is, and captured; each with a model of its own."""
-    from train_gpt import GPT
+    x, targets = (part.to("pjrt") for part in batch)
 
     def made() -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
-        model = GPT(LAYERS, WIDTH, HEADS, LENGTH, VOCABULARY, dropout=0.0)
-        model.load_state_dict({n: torch.from_numpy(w) for n, w in weights.items()})
-        model.to("pjrt")
-        optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, capturable=True)
+        mine = copy.deepcopy(model).to("pjrt")
+        optimizer = workload.optimizer(mine.parameters(), capturable=True)
 
-        def train(tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-            loss = F.cross_entropy(model(tokens).flatten(0, 1), targets.flatten())
+        def train(x: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+            loss = workload.loss(mine(x), targets)
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()
@@ -66,9 +67,8 @@ def torch_steps(weights: dict[str, np.ndarray], batch: np.ndarray) -> tuple[Step
 
         return train
 
-    tokens, targets = (torch.from_numpy(x).long().to("pjrt") for x in (batch[:, :-1], batch[:, 1:]))
     plain, captured = made(), torch_pjrt.capture(made())
-    return lambda: plain(tokens, targets), lambda: captured(tokens, targets)
+    return lambda: plain(x, targets), lambda: captured(x, targets)
 
 
 def seconds_of(step: Step) -> tuple[float, float]:
@@ -84,28 +84,24 @@ def seconds_of(step: Step) -> tuple[float, float]:
 
 
 def main() -> None:
-    from train_gpt import GPT
-
     torch.manual_seed(0)
-    model = GPT(LAYERS, WIDTH, HEADS, LENGTH, VOCABULARY, dropout=0.0)
-    weights = {n: p.detach().numpy().copy() for n, p in model.state_dict().items()}
-    batch = np.random.default_rng(0).integers(0, VOCABULARY, (BATCH, LENGTH + 1), dtype=np.int32)
-    by_jax, n_arrays = jax_step(weights, batch)
-    plain, captured = torch_steps(weights, batch)
-    steps = {"JAX, hand-written": by_jax, "pjrt, captured": captured, "pjrt": plain}
-    for step in steps.values():
+    model = NARROW.build()
+    weights = {name: p.detach().numpy().copy() for name, p in model.state_dict().items()}
+    batch = next(NARROW.batches())
+    step, n_arrays = by_jax(NARROW, weights, batch)
+    plain, captured = by_torch(NARROW, model, batch)
+    steps = {"JAX, hand-written": step, "pjrt, captured": captured, "pjrt": plain}
+    for take in steps.values():
         for _ in range(6):
-            float(step())
+            float(take())
     rounds: dict[str, list[tuple[float, float]]] = {name: [] for name in steps}
     for _ in range(ROUNDS):
-        for name, step in steps.items():
-            rounds[name].append(seconds_of(step))
+        for name, take in steps.items():
+            rounds[name].append(seconds_of(take))
     medians = {
         n: [statistics.median(x) * 1e3 for x in zip(*r, strict=True)] for n, r in rounds.items()
     }
-    table = Table(
-        title=f"A training step of a narrow GPT, {LAYERS} layers; JAX takes {n_arrays} arrays"
-    )
+    table = Table(title=f"{NARROW.title}; JAX takes {n_arrays} arrays")
     for column in ("", "host, ms", "ratio", "step, ms", "ratio"):
         table.add_column(column, justify="right" if column else "left")
     first = next(iter(medians.values()))

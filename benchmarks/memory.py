@@ -3,7 +3,7 @@
     python benchmarks/memory.py
 
 XLA says what each compiled step needs: inputs, outputs that take no input's place, and what it needs
-in between. The models are those of `gpt_step.py`.
+in between. The model is the first of `training_steps/models.py`.
 """
 
 from __future__ import annotations
@@ -12,19 +12,18 @@ import sys
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parent.parent / "examples"))
+sys.path.insert(0, str(Path(__file__).parent / "training_steps"))
 
 import jax
 import jax.numpy as jnp
 import torch
-import torch.nn.functional as F
 
-import gpt_in_jax as gpt
-from gpt_step import BATCH, HEADS, LAYERS, LEARNING_RATE, LENGTH, VOCABULARY, WIDTH
+import jax_models
+import jax_step
+from models import WORKLOADS
 from torch_pjrt.compile import programs
-from train_gpt import GPT
 
+GPT = WORKLOADS["gpt"]
 PARTS = ("argument", "output", "alias", "temp")
 STEPS = 4
 
@@ -37,20 +36,20 @@ def needs(compiled: Any) -> dict[str, int]:
     return sizes
 
 
-def of_jax(model: torch.nn.Module) -> dict[str, int]:
+def of_jax(model: torch.nn.Module, batch: Any) -> dict[str, int]:
     """The hand-written step's."""
     weights = {name: p.numpy() for name, p in model.state_dict().items()}
-    params = gpt.params_from_torch(weights)
-    tokens = jnp.zeros((BATCH, LENGTH), jnp.int32)
-    step = gpt.train_step.lower(params, gpt.start(params), tokens, tokens, LAYERS, HEADS)
+    params, statistics = jax_models.params_from_torch(weights)
+    state = jax_step.start(GPT, params)
+    tokens, targets = (jnp.asarray(part.int().numpy()) for part in batch)
+    step = jax_step.train_step(GPT).lower(params, statistics, state, tokens, targets)
     return needs(step.compile())
 
 
-def of_ours(model: torch.nn.Module, zero_first: bool) -> dict[str, int]:
+def of_ours(model: torch.nn.Module, batch: Any, zero_first: bool) -> dict[str, int]:
     """That of the program of one step in steady state; gradients are dropped before it or after it."""
     model.to("pjrt")
-    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE)
-    tokens = torch.zeros(BATCH, LENGTH, dtype=torch.long)
+    optimizer = GPT.optimizer(model.parameters())
     found = []
     run = programs.Program.run
 
@@ -62,7 +61,8 @@ def of_ours(model: torch.nn.Module, zero_first: bool) -> dict[str, int]:
     for _ in range(STEPS):
         if zero_first:
             optimizer.zero_grad()
-        loss = F.cross_entropy(model(tokens.to("pjrt")).flatten(0, 1), tokens.to("pjrt").flatten())
+        tokens, targets = (part.to("pjrt") for part in batch)
+        loss = GPT.loss(model(tokens), targets)
         loss.backward()
         optimizer.step()
         if not zero_first:
@@ -73,20 +73,19 @@ def of_ours(model: torch.nn.Module, zero_first: bool) -> dict[str, int]:
 
 def main() -> None:
     torch.manual_seed(0)
-    made = [GPT(LAYERS, WIDTH, HEADS, LENGTH, VOCABULARY, dropout=0.0) for _ in range(3)]
+    made = [GPT.build() for _ in range(3)]
+    batch = next(GPT.batches())
     rows = {
-        "JAX, hand-written, donating": of_jax(made[0]),
-        "pjrt, zero_grad() before backward": of_ours(made[1], True),
-        "pjrt, zero_grad() after step": of_ours(made[2], False),
+        "JAX, hand-written, donating": of_jax(made[0], batch),
+        "pjrt, zero_grad() before backward": of_ours(made[1], batch, True),
+        "pjrt, zero_grad() after step": of_ours(made[2], batch, False),
     }
     base = next(iter(rows.values()))["peak"]
     print(f"MB{'':34}{''.join(f'{p:>10}' for p in [*PARTS, 'peak'])}     ratio")
     for name, sizes in rows.items():
         numbers = "".join(f"{sizes[p] / 1e6:10.2f}" for p in [*PARTS, "peak"])
         print(f"{name:36}{numbers}{sizes['peak'] / base:10.3f}")
-    print(
-        f"{jax.default_backend()}, {LAYERS} layers, width {WIDTH}, batch {BATCH}, length {LENGTH}"
-    )
+    print(f"{jax.default_backend()}; {GPT.title}")
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -22,8 +23,12 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-import gpt_step
 import torch_pjrt
+
+sys.path.insert(0, str(Path(__file__).parent / "training_steps"))
+
+from models import WORKLOADS, read_data, write_data
+from ways import Traced, by_pjrt
 
 OPERATORS: dict[str, tuple[Callable[..., Any], int]] = {  # what is called, on how many tensors
     "add": (torch.add, 2),
@@ -79,17 +84,18 @@ def show_operators(costs: dict[tuple[str, str], list[float]]) -> None:
 def steps_ms(steps: int) -> list[dict[str, float]]:
     """Where the host's time goes in each training step of the GPT, the device idle at its start."""
     with tempfile.TemporaryDirectory() as folder:
-        gpt_step.write_data(Path(folder))
-        weights, batches = gpt_step.read_data(Path(folder))
-    step = gpt_step.torch_step(weights, batches, "pjrt", "pjrt")
-    for _ in range(4):
-        step()
+        write_data(WORKLOADS["gpt"], Path(folder))
+        weights, batches = read_data(Path(folder))
+        train = by_pjrt(WORKLOADS["gpt"], weights, Path(folder), Traced())
+        turn = itertools.cycle(batches)
+        for _ in range(4):
+            float(train(*next(turn)))
     seen = []
     for _ in range(steps):
         torch.pjrt.synchronize()  # type: ignore[attr-defined]
         before = torch_pjrt.report().as_dict()
         start = time.perf_counter()
-        loss = step()
+        loss = train(*next(turn))
         whole = time.perf_counter() - start
         after = torch_pjrt.report().as_dict()
         loss.item()
