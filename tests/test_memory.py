@@ -190,6 +190,33 @@ def test_tensor_of_the_program_that_had_no_room_is_lost_with_the_reason() -> Non
         huge[:2].tolist()
 
 
+def test_step_without_room_can_be_tried_again_with_less() -> None:
+    def step(n: int, room: int = 1) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = model(torch.ones(n, 5, device="pjrt")).square().mean()
+        loss.backward()
+        filler = torch.empty(room, device="pjrt").fill_(1.0)
+        optimizer.step()
+        return loss + filler[0]
+
+    torch.manual_seed(0)
+    model = torch.nn.Linear(5, 3).to("pjrt")
+    optimizer = torch.optim.AdamW(model.parameters(), capturable=True)
+    for _ in range(3):
+        step(4).item()
+    before = [x.cpu() for x in model.parameters()]
+    state = [x.cpu() for s in optimizer.state.values() for x in s.values()]
+
+    with pytest.raises(torch.OutOfMemoryError):
+        step(8, room=1 << 45)
+
+    assert [x.cpu().tolist() for x in model.parameters()] == [x.tolist() for x in before]
+    after = [x.cpu() for s in optimizer.state.values() for x in s.values()]
+    assert [x.tolist() for x in after] == [x.tolist() for x in state]
+    assert step(2).item() > 0
+    assert not torch.equal(next(model.parameters()).cpu(), before[0])
+
+
 @pytest.mark.parametrize("where", ["compile", "launch"])
 def test_exhaustion_while_compiling_and_launching_is_told(
     where: str, monkeypatch: pytest.MonkeyPatch

@@ -36,7 +36,7 @@ _MOST_LISTED = 10
 class OutOfMemory(DeviceFull, torch.OutOfMemoryError):
     """The device had no room: a `torch.OutOfMemoryError` that lists what holds the memory.
 
-    The tensors that the program would have made, or written to, are lost; all others are as before.
+    The tensors that the program would have made are lost; those that it would have written to are as before.
     """
 
 

@@ -129,8 +129,12 @@ def _run(tape: Tape, cause: str) -> None:
         raise
     except Exception as error:
         tape.failure = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
-        # After exhaustion little can be had, and each attempt may compile for long.
-        _salvage(tape, live, 2 if isinstance(error, DeviceFull) else _ATTEMPTS)
+        if isinstance(error, DeviceFull):
+            live = _take_back_writes(tape, live)
+            # Little can be had now, and each attempt may compile for long.
+            _salvage(tape, live, 2)
+        else:
+            _salvage(tape, live, _ATTEMPTS)
         _start_anew(tape)
         raise
     except BaseException:  # an interrupt: nothing is lost
@@ -149,6 +153,23 @@ def _launch(tape: Tape, live: tuple[int, ...], reusable: dict[int, int], cause: 
         values[number].array = array
     for listener in listeners:
         listener(tape, program)
+
+
+def _take_back_writes(tape: Tape, live: tuple[int, ...]) -> tuple[int, ...]:
+    """What would have been written in place holds again what it held before; the other live values.
+
+    So a smaller batch can be tried: all parameters and all state of an optimizer are those of the last step.
+    What the device took before it failed cannot be had back.
+    """
+    others = []
+    for number in live:
+        value = tape.values[number]
+        before = tape.inputs[-value.origin - 1].array if value.origin is not None else None
+        if before is not None and not before.is_deleted():
+            value.array = before
+        else:
+            others.append(number)
+    return tuple(others)
 
 
 def _salvage(tape: Tape, live: tuple[int, ...], attempts: int) -> None:
