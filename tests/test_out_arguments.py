@@ -34,3 +34,32 @@ def test_running_statistics_and_outs_each_get_their_own():
         )
         results.append([t.cpu() for t in (mean, var, *outs.values())])
     torch.testing.assert_close(results[1], results[0])
+
+
+# A name and a call that writes to `out`, an empty tensor that has to grow.
+GROWING = {
+    "fft along another dim": (lambda x, out: torch.fft.fft(x, dim=1, out=out), torch.complex64),
+    "fft of the conjugate": (lambda x, out: torch.fft.ihfft2(x, out=out), torch.complex64),
+    "by the CPU": (
+        lambda x, out: (
+            torch.linalg.ldl_factor(
+                x[0, :3, :3] + x[0, :3, :3].T, out=(out, out.new_empty(0, dtype=torch.int32))
+            ).LD
+        ),
+        torch.float32,
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*runs on the CPU")
+@pytest.mark.parametrize("call", GROWING)
+def test_an_out_that_grows_has_the_strides_that_the_cpu_gives_it(call: str):
+    compute, dtype = GROWING[call]
+    x = torch.randn(5, 6, 7)
+    there, here = torch.empty(0, dtype=dtype), torch.empty(0, dtype=dtype, device="pjrt")
+
+    compute(x, there)
+    compute(x.to("pjrt"), here)
+
+    assert here.stride() == there.stride()
+    torch.testing.assert_close(here.cpu(), there)

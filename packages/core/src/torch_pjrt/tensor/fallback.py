@@ -16,7 +16,7 @@ from torch_pjrt.observe.counters import counters
 from torch_pjrt.tensor.buffer import is_pjrt, wrap_sized
 from torch_pjrt.tensor.other_kinds import refuse_layout
 from torch_pjrt.tensor.transfer import download, upload
-from torch_pjrt.tensor.view import store
+from torch_pjrt.tensor.view import resize_as, store
 
 # Reading a value is what these are for: no warning.
 _READERS = frozenset(("aten::equal", "aten::_local_scalar_dense", "aten::is_nonzero"))
@@ -84,7 +84,7 @@ def _write_back(
                 continue
             copy = copies[id(tensor)][1]
             if copy.shape != tensor.shape:
-                tensor.resize_(copy.shape)
+                resize_as(tensor, copy.shape, copy.stride())
             store(tensor, upload(copy))
 
 

@@ -68,6 +68,9 @@ COLUMN_MAJOR: dict[Any, tuple[int, ...]] = {
     aten.linalg_lstsq.default: (0,),
 }
 
+# Their results are transposed where the CPU transforms another dim first; an `out=` that has to grow is not.
+CONTIGUOUS_OUT = frozenset((aten._fft_c2c.default, aten._fft_c2r.default, aten._fft_r2c.default))
+
 # Their last results are notes for their own backward, of shapes that the rules share with CUDA.
 _AS_ON_CUDA = frozenset((aten._embedding_bag.default, aten._embedding_bag_forward_only.default))
 

@@ -28,7 +28,7 @@ from torch_pjrt.tensor.buffer import is_pjrt, look_of, wrap, wrap_sized
 from torch_pjrt.tensor.counts import COUNTED
 from torch_pjrt.tensor.fallback import run_on_cpu
 from torch_pjrt.tensor.given_generator import has_generator
-from torch_pjrt.tensor.layout import laid_out, meta_as_cpu
+from torch_pjrt.tensor.layout import CONTIGUOUS_OUT, laid_out, meta_as_cpu
 from torch_pjrt.tensor.other_kinds import refuse_layout
 from torch_pjrt.tensor.overlap import (
     refuse_internal_overlap,
@@ -42,7 +42,7 @@ from torch_pjrt.tensor.trial import (
     has_cpu_kernel,
     raise_as_on_cpu,
 )
-from torch_pjrt.tensor.view import store
+from torch_pjrt.tensor.view import resize_as, store
 
 # Call key -> its signature, or None where the call runs on the CPU.
 _learned: dict[Any, Signature | None] = {}
@@ -240,7 +240,7 @@ def finish(
     for result, target in zip(_result_types(plan), targets, strict=True):
         if isinstance(target, (list, tuple)):
             for t in target:
-                write(t, values[place], signature.outs[place])
+                write(t, values[place], signature.outs[place], plan.functional)
                 place += 1
             continue
         if result == "List[Tensor]":
@@ -248,17 +248,18 @@ def finish(
         if target is None:
             fresh.append(wrap(values[place], signature.outs[place]))
         else:
-            write(target, values[place], signature.outs[place])
+            write(target, values[place], signature.outs[place], plan.functional)
         place += 1
     return _returned(plan, targets, fresh)
 
 
-def write(target: torch.Tensor, value: Value, face: Face) -> None:
-    """Write a value that looks like `face` into a tensor: resized as `out=` is, cast to its dtype."""
-    if target.shape != face.shape:
-        target.resize_(face.shape)  # an `out=`; PyTorch's meta function has warned where it should
-        if not face.contiguous:
-            target.as_strided_(face.shape, face.strides)
+def write(target: torch.Tensor, value: Value, face: Face, op: Any = None) -> None:
+    """Write a value that looks like `face` into a tensor: resized as `out=` is, cast to its dtype.
+
+    `op` is the functional operator that made the value.
+    """
+    if target.shape != face.shape:  # an `out=`; PyTorch's meta function has warned where it should
+        resize_as(target, face.shape, None if op in CONTIGUOUS_OUT else face.strides)
     if target.dtype != face.dtype:
         value = cast(value, face, target.dtype)
     store(target, value)

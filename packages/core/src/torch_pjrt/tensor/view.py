@@ -10,6 +10,7 @@ selection becomes slices, reshapes and transposes is decided when lowering (`low
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -149,6 +150,13 @@ def _resolved(tensor: torch.Tensor, value: Value) -> Value:
             signature = intern(op, (Slot(0),), {}, (face,), (face,))
             value = push(face, signature.number, value)
     return value
+
+
+def resize_as(target: torch.Tensor, shape: Sequence[int], strides: Sequence[int] | None) -> None:
+    """Give an `out=` another shape, with these strides or contiguous."""
+    target.resize_(shape)
+    if strides is not None and tuple(strides) != target.stride():
+        target.as_strided_(shape, strides)
 
 
 def store(tensor: torch.Tensor, value: Value) -> None:
