@@ -174,3 +174,14 @@ def test_gradient_of_each_sample_is_that_of_the_cpu() -> None:
     each = torch.func.vmap(torch.func.grad(loss))
 
     torch.testing.assert_close(each(x.to(DEVICE)).cpu(), each(x))
+
+
+def test_attention_without_dropout_draws_no_random_numbers() -> None:
+    query = torch.randn(2, 2, 4, 8, device="pjrt", requires_grad=True)
+    torch.manual_seed(3)
+    F.scaled_dot_product_attention(query, query, query).sum().backward()
+    after = torch.rand(3, device="pjrt")
+
+    torch.manual_seed(3)
+
+    assert torch.equal(after, torch.rand(3, device="pjrt"))

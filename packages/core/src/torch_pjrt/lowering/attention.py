@@ -85,19 +85,19 @@ def _divisor(total: Array, attn_bias: Array | None, dropout_p: float) -> Array:
     return total if dropout_p == 0 else total * (1 - dropout_p)
 
 
-def _dropped(x: Array, key: Array, dropout_p: float) -> Array:
-    if dropout_p == 0:
+def _dropped(x: Array, key: Array | None, dropout_p: float) -> Array:
+    if key is None:
         return x
     return lax.select(kept(key, x.shape, dropout_p), x, lax.full_like(x, 0))
 
 
 @table.lowers(
     aten._scaled_dot_product_fused_attention_overrideable.default,
-    random=True,
+    random="dropout_p",
     static=("dropout_p",),
 )
 def scaled_dot_product_attention(
-    key_: Array,
+    key_: Array | None,
     query: Array,
     key: Array,
     value: Array,
@@ -119,7 +119,10 @@ def scaled_dot_product_attention(
     out = lax.reshape(out, (*query.shape[:-1], value.shape[-1]))
     logsumexp = as_dtype(greatest + lax.log(total), np.dtype(np.float32))
     int64 = np.dtype(np.int64)
-    seed = lax.bitcast_convert_type(jax.random.key_data(key_), int64)
+    if key_ is None:
+        seed = lax.full((), 0, int64)
+    else:
+        seed = lax.bitcast_convert_type(jax.random.key_data(key_), int64)
     return (
         out,
         lax.squeeze(logsumexp, (3,)),
@@ -161,9 +164,10 @@ def scaled_dot_product_attention_backward(
     q, k, v, grad, y = (_batched(x) for x in (query, key, value, grad_out, out))
     numerators, total, _ = _exponentials(q, k, attn_bias, is_causal, scale)
     divisor = _divisor(total, attn_bias, dropout_p)
-    random_key = jax.random.wrap_key_data(
-        lax.bitcast_convert_type(philox_seed, np.dtype(np.uint32)), impl="threefry2x32"
-    )
+    random_key = None
+    if dropout_p:
+        words = lax.bitcast_convert_type(philox_seed, np.dtype(np.uint32))
+        random_key = jax.random.wrap_key_data(words, impl="threefry2x32")
     grad = as_dtype(grad, numerators.dtype)
     along = lax.reduce_sum(grad * as_dtype(y, grad.dtype), (3,))
     along = lax.expand_dims(along, (3,)) / _divisor(total, attn_bias, 0)

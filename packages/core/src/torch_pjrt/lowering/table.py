@@ -40,12 +40,17 @@ class Lowering:
     rule    the JAX function.
     static  names of Scalar or float arguments that the rule looks at while tracing; a new value of
             one of them is a new program.
-    random  the rule takes a PRNG key as its first argument.
+    random  the rule takes a PRNG key as its first argument. A name: that is None where the static argument
+            of this name is 0, and nothing is drawn then.
     """
 
     rule: Rule
     static: frozenset[str] = frozenset()
-    random: bool = False
+    random: bool | str = False
+
+    def draws(self, given: Mapping[str, Any]) -> bool:
+        """Whether a call with these arguments, by name, draws random numbers."""
+        return bool(given[self.random]) if isinstance(self.random, str) else self.random
 
     @property
     def where(self) -> str:
@@ -63,12 +68,12 @@ class LoweringTable(Mapping[Any, Lowering]):
         self.name = name
         self._rows: dict[Any, Lowering] = {}
 
-    def add(self, op: Any, rule: Rule, *, static: Iterable[str] = (), random: bool = False) -> None:
+    def add(self, op: Any, rule: Rule, *, static: Iterable[str] = (), random: bool | str = False) -> None:
         """Add one row. `op` is an overload such as `torch.ops.aten.exp.default`."""
         self._put(op, Lowering(rule, frozenset(static), random))
 
     def lowers(
-        self, *ops: Any, static: Iterable[str] = (), random: bool = False
+        self, *ops: Any, static: Iterable[str] = (), random: bool | str = False
     ) -> Callable[[Rule], Rule]:
         """Decorator form of `add`, for one or more overloads that one function computes."""
 

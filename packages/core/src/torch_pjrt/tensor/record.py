@@ -169,7 +169,7 @@ def learn(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Signatur
             tuple(call.faces),
             outs,
             tuple(n.__class__ for n in call.numbers),
-            random=lowering is not None and lowering.random,
+            random=lowering is not None and lowering.draws(call.given),
             returns="list" if plan.returns == "nothing" else plan.returns,
             dropped=dropped,
             expand=None if lowering is not None else decompose.expand,
