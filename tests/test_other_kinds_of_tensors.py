@@ -1,4 +1,4 @@
-"""Sparse, nested and quantized tensors are refused, and the error says what to do."""
+"""Sparse gradients and nested tensors are refused, and the error says what to do."""
 
 from __future__ import annotations
 
@@ -20,8 +20,6 @@ def numbers(*shape: int) -> torch.Tensor:
     return torch.ones(shape, device="pjrt")
 
 
-PLACES = torch.zeros(1, 2, dtype=torch.int64)
-
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "gradient of an embedding": (
         lambda: backward_of(nn.Embedding(5, 3, sparse=True, device="pjrt")),
@@ -31,12 +29,6 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: backward_of(nn.EmbeddingBag(5, 3, sparse=True, mode="sum", device="pjrt")),
         "leave `sparse=True` out",
     ),
-    "to_sparse": (lambda: numbers(3).to_sparse(), "cannot be sparse"),
-    "sparse_coo_tensor": (
-        lambda: torch.sparse_coo_tensor(PLACES.to("pjrt"), numbers(2), (3,)),
-        "cannot be sparse",
-    ),
-    "moved sparse tensor": (lambda: torch.ones(3).to_sparse().to("pjrt"), "cannot be sparse"),
     "nested tensor": (
         lambda: torch.nested.nested_tensor([numbers(3), numbers(2)]).to_padded_tensor(0.0),
         "cannot be nested",

@@ -93,6 +93,32 @@ def bucketize(
     return _searched(boundaries, self, right, out_int32)
 
 
+@table.lowers(aten._convert_indices_from_coo_to_csr.default)
+def convert_indices_from_coo_to_csr(self: Array, size: int, *, out_int32: bool = False) -> Array:
+    """Where each of `size` rows begins in a list of rows in order, and where the last one ends."""
+    rows = lax.iota(self.dtype, size + 1)
+    return _searched(self, rows, False, out_int32)
+
+
+@table.lowers(aten._convert_indices_from_csr_to_coo.default)
+def convert_indices_from_csr_to_coo(
+    crow_indices: Array, col_indices: Array, *, out_int32: bool = False, transpose: bool = False
+) -> Array:
+    """(rows, columns) of each value, for a matrix or a batch: the batch's places come first then.
+
+    `transpose` exchanges rows and columns.
+    """
+    dtype = INT32 if out_int32 else INT64
+    *batch, n = col_indices.shape
+    ends = crow_indices[..., 1:]
+    numbers = lax.broadcasted_iota(ends.dtype, (*batch, n), len(batch))
+    rows = _searched(ends, numbers, True, out_int32)
+    columns = lax.convert_element_type(col_indices, dtype)
+    places = [lax.broadcasted_iota(dtype, (*batch, n), i) for i in range(len(batch))]
+    places += [columns, rows] if transpose else [rows, columns]
+    return lax.concatenate([lax.reshape(p, (1, p.size)) for p in places], 0)
+
+
 @table.lowers(aten.isin.Tensor_Tensor, aten.isin.Tensor_Scalar, aten.isin.Scalar_Tensor)
 def isin(
     elements: Any = None,

@@ -15,11 +15,15 @@ from torch_pjrt.observe.causes import because
 from torch_pjrt.observe.counters import counters
 from torch_pjrt.tensor.buffer import is_pjrt, wrap_sized
 from torch_pjrt.tensor.other_kinds import refuse_layout
+from torch_pjrt.tensor.sparse_parts import fill, is_sparse, with_parts
 from torch_pjrt.tensor.transfer import download, upload
 from torch_pjrt.tensor.view import resize_as, store
 
 # Reading a value is what these are for: no warning.
 _READERS = frozenset(("aten::equal", "aten::_local_scalar_dense", "aten::is_nonzero"))
+
+# Its kernel leaves a result out unless an argument needs a gradient, and its backward reads that unchecked.
+_SEES_REQUIRES_GRAD = frozenset((torch.ops.aten._sparse_mm_reduce_impl.default,))
 
 
 def run_on_cpu(
@@ -35,7 +39,9 @@ def run_on_cpu(
         if is_pjrt(x):
             known = copies.get(id(x))
             if known is None:
-                known = copies[id(x)] = (x, download(x))
+                known = copies[id(x)] = (x, _host_copy(x))
+                if op in _SEES_REQUIRES_GRAD:
+                    known[1].requires_grad_(x.requires_grad)
             return known[1]
         if isinstance(x, torch.device):
             return torch.device("cpu")
@@ -57,14 +63,24 @@ def run_on_cpu(
         if isinstance(x, torch.Tensor):
             if id(x) in originals:
                 return originals[id(x)]
-            refuse_layout(x.layout)
-            value = upload(x)
-            return wrap_sized(value, value.face)
+            return _device_copy(x)
         if isinstance(x, (list, tuple)):
             return type(x)(to_device(i) for i in x)
         return x
 
     return to_device(results)
+
+
+def _host_copy(x: torch.Tensor) -> torch.Tensor:
+    return with_parts(x, download) if is_sparse(x) else download(x)
+
+
+def _device_copy(x: torch.Tensor) -> torch.Tensor:
+    if is_sparse(x):
+        return with_parts(x, _device_copy)
+    refuse_layout(x.layout)
+    value = upload(x)
+    return wrap_sized(value, value.face)
 
 
 def _write_back(
@@ -83,6 +99,9 @@ def _write_back(
             if tensor is None:
                 continue
             copy = copies[id(tensor)][1]
+            if is_sparse(tensor):
+                fill(tensor, _device_copy(copy))
+                continue
             if copy.shape != tensor.shape:
                 resize_as(tensor, copy.shape, copy.stride())
             store(tensor, upload(copy))

@@ -1,4 +1,7 @@
-"""Tensors that are no dense arrays: sparse, nested and quantized ones are refused, in words."""
+"""Tensors that the device cannot hold: nested and quantized ones are refused, in words.
+
+Sparse ones are containers of dense tensors (`sparse.py`). An embedding's gradient may not be one.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,8 @@ import torch
 
 from torch_pjrt.errors import UnsupportedError
 
-DENSE_GRADIENT = "leave `sparse=True` out; the gradient is dense then"
-
 #   dispatch key               what such a tensor is   what to do instead
 KINDS: list[tuple[str, str, str]] = [
-    ("SparsePrivateUse1", "sparse", DENSE_GRADIENT),
-    ("SparseCsrPrivateUse1", "sparse", "use a dense tensor, or compute on the CPU"),
     ("NestedTensorPrivateUse1", "nested", "use layout=torch.jagged, or pad to one shape"),
     ("QuantizedPrivateUse1", "quantized", "compute in torch.int8 or torch.bfloat16"),
 ]
@@ -32,10 +31,18 @@ def _refusal(kind: str, hint: str) -> Any:
     return refuse
 
 
+def refuse_sparse_gradient(*args: Any, **kwargs: Any) -> Any:
+    """Raise in place of the gradient of an embedding with `sparse=True`."""
+    raise UnsupportedError(
+        "The gradient of an embedding would be sparse: on a device it must be dense.",
+        hint="leave `sparse=True` out; the gradient is dense then",
+    )
+
+
 def refuse_layout(layout: torch.layout) -> None:
-    """Raise where a result would be sparse, such as a gradient with `sparse=True`."""
-    if layout != torch.strided:
-        raise UnsupportedError(
-            f"The result would have the layout {layout}: a pjrt tensor cannot be sparse.",
-            hint=DENSE_GRADIENT,
-        )
+    """Raise for what an operator on dense tensors would give that is not dense."""
+    if layout == torch.strided:
+        return
+    if layout == torch.sparse_coo:  # of those that can be recorded, only embedding bags do this
+        refuse_sparse_gradient()
+    raise UnsupportedError(f"The result would have the layout {layout}: a pjrt tensor cannot.")

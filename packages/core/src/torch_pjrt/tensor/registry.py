@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ import torch
 from torch_pjrt.tensor.other_kinds import refuse_other_kinds
 
 _KEY = "PrivateUse1"
+_SPARSE_KEYS = ("SparsePrivateUse1", "SparseCsrPrivateUse1")
 _libraries: list[torch.library.Library] = []
 _registering = threading.RLock()
 _begun = _registered = False
@@ -30,6 +32,8 @@ def register_first() -> None:
     library.impl("_pin_memory", _pin_memory, "CPU")
     fallback = torch.library.Library("_", "IMPL")
     fallback.fallback(_fallback, _KEY)
+    for key in _SPARSE_KEYS:
+        fallback.fallback(partial(_sparse_fallback, key), key)
     refuse_other_kinds(fallback)
     _libraries.extend((library, fallback))
 
@@ -82,6 +86,7 @@ def _register_all() -> None:
         masks,
         moving,
         norms,
+        sparse,
         transformer,
     )
     from torch_pjrt.tensor.bounds import checked
@@ -111,6 +116,8 @@ def _register_all() -> None:
             library.impl(op, _at_once_if_asked(checked(op, kernel)), _KEY)
     for op, kernel in attention.ABOVE_AUTOGRAD.items():
         library.impl(op, kernel, f"Autograd{_KEY}")
+    for op, key, kernel in sparse.kernels():
+        library.impl(op, kernel, key)
     for op in recordable(table):
         if op not in special:
             kernel = checked(op, _lazily(kernel_of, op))
@@ -169,3 +176,10 @@ def _fallback(op: Any, *args: Any, **kwargs: Any) -> Any:
     from torch_pjrt.tensor import record
 
     return _at_once_if_asked(record.call)(op, args, kwargs)
+
+
+def _sparse_fallback(key: str, op: Any, *args: Any, **kwargs: Any) -> Any:
+    register_all()
+    from torch_pjrt.tensor import sparse
+
+    return sparse.call(key, op, *args, **kwargs)

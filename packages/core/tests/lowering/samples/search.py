@@ -22,7 +22,34 @@ whole = torch.tensor([1, 3, 3, 7])
 DTYPES = (torch.uint8, torch.int32, torch.float16, torch.bfloat16, torch.float64)
 shuffled = normal(5)
 
+ROWS = torch.tensor([0, 0, 2, 2, 2, 5])
+STARTS = torch.tensor([0, 2, 2, 5, 5, 5, 6, 6])
+COLUMNS = torch.tensor([1, 3, 0, 1, 2, 0])
+
 SAMPLES: list[Sample] = [
+    *[
+        sample(aten._convert_indices_from_coo_to_csr.default, rows, 7, out_int32=out_int32)
+        for rows in (ROWS, ROWS.int(), ROWS[:0], ROWS.repeat_interleave(20))
+        for out_int32 in (False, True)
+    ],
+    sample(aten._convert_indices_from_coo_to_csr.default, ROWS[:0], 0),
+    *[
+        sample(
+            aten._convert_indices_from_csr_to_coo.default,
+            starts,
+            columns,
+            out_int32=out_int32,
+            transpose=transpose,
+        )
+        for starts, columns in (
+            (STARTS, COLUMNS),
+            (STARTS.int(), COLUMNS.int()),
+            (torch.zeros_like(STARTS), COLUMNS[:0]),
+            (STARTS.expand(2, 3, -1), COLUMNS.expand(2, 3, -1)),
+        )
+        for out_int32 in (False, True)
+        for transpose in (False, True)
+    ],
     *[
         sample(aten.searchsorted.Tensor, sequence, x, right=right, out_int32=out_int32)
         for sequence in (edges, many)

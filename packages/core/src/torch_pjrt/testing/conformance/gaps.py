@@ -83,34 +83,6 @@ GAPS: tuple[Gap, ...] = (
         "XLA has no complex32, the complex dtype of float16",
     ),
     Gap(
-        "sparse.sampled_addmm",
-        "float32 float64 complex64",
-        "forward gradient second out",
-        "never",
-        "a device's array is dense: sparse layouts are refused in words",
-    ),
-    Gap(
-        "sparse.mm.reduce",
-        "float32 float64 bfloat16 float16",
-        "forward gradient",
-        "never",
-        "a device's array is dense: sparse layouts are refused in words",
-    ),
-    Gap(
-        "to_sparse",
-        "float32 float64 bfloat16 float16 int64 int32 uint8 bool complex64",
-        "forward",
-        "never",
-        "a device's array is dense: sparse layouts are refused in words",
-    ),
-    Gap(
-        "to_sparse",
-        "float32 float64",
-        "gradient second",
-        "never",
-        "a device's array is dense: sparse layouts are refused in words",
-    ),
-    Gap(
         "nn.functional.linear_cross_entropy.chunked",
         "bfloat16 float16",
         "forward gradient second",
@@ -368,8 +340,12 @@ ON_CPU: tuple[OnCpu, ...] = (
         "it has neither a rule nor a decomposition that can be recorded",
     ),
     OnCpu(
-        ("aten._to_sparse.default aten._to_sparse.sparse_dim"),
-        "a device's array is dense; refused in words",
+        (
+            "aten._sparse_mm_reduce_impl.default "
+            "aten._sparse_mm_reduce_impl_backward.default "
+            "aten.sparse_sampled_addmm.out"
+        ),
+        "on sparse tensors, and not written with operators on their parts",
     ),
     OnCpu(
         ("aten.linalg_ldl_factor_ex.out aten.linalg_ldl_solve.out"),
