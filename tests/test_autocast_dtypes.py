@@ -31,6 +31,7 @@ def test_operators_of_the_lists_give_the_dtypes_of_the_cpu() -> None:
     assert n_calls > 30
 
 
+@pytest.mark.filterwarnings("ignore:.*Sparse.*:UserWarning")
 @pytest.mark.parametrize(
     ("given", "lower"),
     [

@@ -1,7 +1,7 @@
 """The dtypes a `pjrt` tensor may have, and what each is called in JAX and NumPy.
 
 64-bit types are real: arrays of them are made and compiled under JAX's scoped x64 switch, and the
-process's own JAX configuration is left alone.
+process's own JAX configuration is left alone. Two dtypes share an array's: complex32 is held as complex64.
 """
 
 from __future__ import annotations
@@ -25,12 +25,15 @@ _JAX: dict[torch.dtype, np.dtype] = {
     torch.bfloat16: np.dtype(ml_dtypes.bfloat16),
     torch.float32: np.dtype(np.float32),
     torch.float64: np.dtype(np.float64),
+    torch.complex32: np.dtype(np.complex64),  # see lowering/complex32.py
     torch.complex64: np.dtype(np.complex64),
     torch.complex128: np.dtype(np.complex128),
     torch.float8_e4m3fn: np.dtype(ml_dtypes.float8_e4m3fn),
     torch.float8_e5m2: np.dtype(ml_dtypes.float8_e5m2),
 }
-_TORCH: dict[np.dtype, torch.dtype] = {jax_: torch_ for torch_, jax_ in _JAX.items()}
+_TORCH: dict[np.dtype, torch.dtype] = {
+    jax_: torch_ for torch_, jax_ in _JAX.items() if torch_ is not torch.complex32
+}
 
 # Dtypes that NumPy knows only through ml_dtypes travel between PyTorch and NumPy as raw integers.
 CARRIED_AS: dict[torch.dtype, torch.dtype] = {

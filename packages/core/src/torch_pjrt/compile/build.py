@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import torch
 from jax import lax
 
 from torch_pjrt import dtypes
@@ -16,7 +17,7 @@ from torch_pjrt.errors import LoweringError, MissingLowering, WrongLowering
 from torch_pjrt.graph.face import Face
 from torch_pjrt.graph.graph import Graph, Node
 from torch_pjrt.graph.signature import FunctionOp, NumberSlot, Signature, Slot, filled
-from torch_pjrt.lowering import bounds, window
+from torch_pjrt.lowering import bounds, complex32, window
 from torch_pjrt.lowering.table import Lowering, LoweringTable
 from torch_pjrt.observe.lines import are_in_programs
 from torch_pjrt.observe.places import at_line
@@ -150,6 +151,8 @@ def _call(node: Node, lowering: Lowering, args: list[Any], kwargs: dict[str, Any
 
 def _checked(result: Any, face: Face, node: Node, lowering: Lowering) -> Array:
     dtype = dtypes.to_jax(face.dtype)
+    if torch.complex32 in (face.dtype, *[f.dtype for f in node.signature.faces]):
+        result = complex32.settled(result, face.dtype)
     if result.shape != tuple(face.shape) or result.dtype != dtype:
         raise WrongLowering(
             f"The rule of `{node.op}` ({lowering.where}) gave something else than PyTorch.",

@@ -22,7 +22,7 @@ from torch_pjrt.tensor.view import value_of
 
 
 def to_jax(tensor: torch.Tensor) -> jax.Array:
-    """The content of a tensor as a JAX array of its shape and dtype, on the device.
+    """The content of a tensor as a JAX array of its shape and dtype (complex64 for complex32), on the device.
 
     Runs what is pending, and waits for nothing. Of a `pjrt` tensor that is no view it is the array behind it.
     A CPU tensor is uploaded. Autograd does not follow; `jax_function` differentiates. `TypeError` for

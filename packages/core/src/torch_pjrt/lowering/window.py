@@ -23,10 +23,12 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 import numpy as np
+import torch
 from jax import lax
 
 from torch_pjrt import dtypes
 from torch_pjrt.graph.face import Face, contiguous_face, contiguous_strides, storage_order
+from torch_pjrt.lowering import complex32
 
 Array = jax.Array
 
@@ -42,7 +44,7 @@ def write(base: Array, new: Array, base_face: Face, face: Face, offset: int) -> 
     """`base` with the elements that the view shows replaced by `new`."""
     recast, recast_face = _as_dtype(base, base_face, face)
     written = window_of(recast_face, face, offset).put(recast, new)
-    return written if recast is base else _from_dtype(written, base, base_face)
+    return written if recast is base else _from_dtype(written, face.dtype, base, base_face)
 
 
 Slide = tuple[tuple[int, ...], tuple[int, ...], tuple[int | None, ...]]
@@ -292,13 +294,13 @@ def _as_dtype(base: Array, base_face: Face, face: Face) -> tuple[Array, Face]:
     flat = _flat(base, base_face)
     # XLA merges two bitcasts in a row wrongly where their ratios differ: none sees the one before it.
     flat = lax.optimization_barrier(flat[: flat.size // ratio * ratio])
-    cast = _bitcast(flat, dtypes.to_jax(face.dtype))
+    cast = _reinterpreted(flat, base_face.dtype, face.dtype)
     return cast, contiguous_face(cast.shape, face.dtype)
 
 
-def _from_dtype(x: Array, base: Array, base_face: Face) -> Array:
+def _from_dtype(x: Array, dtype: torch.dtype, base: Array, base_face: Face) -> Array:
     """The storage reinterpreted in the base's dtype again; bytes that were left out come from `base`."""
-    flat = _bitcast(lax.optimization_barrier(x.reshape(-1)), dtypes.to_jax(base_face.dtype))
+    flat = _reinterpreted(lax.optimization_barrier(x.reshape(-1)), dtype, base_face.dtype)
     if flat.size < base.size:
         flat = jnp.concatenate([flat, _flat(base, base_face)[flat.size :]])
     order = storage_order(base_face)
@@ -307,6 +309,15 @@ def _from_dtype(x: Array, base: Array, base_face: Face) -> Array:
 
 def _flat(base: Array, face: Face) -> Array:
     return _transposed(base, storage_order(face)).reshape(-1)
+
+
+def _reinterpreted(flat: Array, old: torch.dtype, new: torch.dtype) -> Array:
+    """The bytes of a 1-d array, as PyTorch has them, as another dtype."""
+    if old is torch.complex32:
+        flat = complex32.pairs_of(flat).reshape(-1)
+    if new is torch.complex32:
+        return complex32.of_pairs(_bitcast(flat, np.dtype(np.float16)).reshape(-1, 2))
+    return _bitcast(flat, dtypes.to_jax(new))
 
 
 def _bitcast(flat: Array, dtype: np.dtype) -> Array:

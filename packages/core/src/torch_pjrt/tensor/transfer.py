@@ -113,12 +113,14 @@ def to_numpy(source: torch.Tensor, *, copy: bool = True) -> np.ndarray:
     carrier = dtypes.CARRIED_AS.get(source.dtype)
     if carrier is not None:
         return whole.view(carrier).numpy().view(dtypes.to_jax(source.dtype))
+    if source.dtype is torch.complex32:
+        return whole.to(torch.complex64).numpy()
     dtypes.to_jax(source.dtype)  # a TypeError here names a dtype that XLA lacks
     return whole.numpy()
 
 
 def from_numpy(host: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
-    """A CPU tensor on the same memory as a NumPy array (read only if that is)."""
+    """A CPU tensor on the same memory as a NumPy array (read only if that is); complex32 is a copy."""
     if not host.size:  # NumPy's strides say nothing then, and PyTorch's must be right
         return torch.empty(host.shape, dtype=dtype)
     carrier = dtypes.CARRIED_AS.get(dtype)
@@ -127,6 +129,8 @@ def from_numpy(host: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
     if not host.flags.writeable:  # from_numpy would warn; the callers copy or only read
         host = _writeable(host)
     tensor = torch.from_numpy(host)
+    if dtype is torch.complex32:
+        return tensor.to(dtype)
     return tensor.view(dtype) if carrier is not None else tensor
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 
+import jax.numpy as jnp
 import torch
 from jax import lax
 
@@ -21,7 +22,11 @@ table = LoweringTable("pointwise.complex")
 
 @table.lowers(aten.complex.default)
 def complex(real: Array, imag: Array) -> Array:
-    return lax.complex(*filled([real, imag]))
+    """Of float16, what stands for complex32."""
+    parts = filled([real, imag])
+    if parts[0].dtype == jnp.float16:
+        parts = [part.astype(jnp.float32) for part in parts]
+    return lax.complex(*parts)
 
 
 @table.lowers(aten.polar.default)

@@ -55,34 +55,6 @@ class OnCpu:
 
 GAPS: tuple[Gap, ...] = (
     Gap(
-        "view_as_complex",
-        "float16",
-        "forward gradient second",
-        "never",
-        "XLA has no complex32, the complex dtype of float16",
-    ),
-    Gap(
-        "complex",
-        "float16",
-        "forward gradient second out",
-        "never",
-        "XLA has no complex32, the complex dtype of float16",
-    ),
-    Gap(
-        "chalf",
-        "float32 float64 bfloat16 float16 int64 int32 uint8 bool complex64",
-        "forward",
-        "never",
-        "XLA has no complex32, the complex dtype of float16",
-    ),
-    Gap(
-        "chalf",
-        "float32 float64 bfloat16 float16 complex64",
-        "gradient second",
-        "never",
-        "XLA has no complex32, the complex dtype of float16",
-    ),
-    Gap(
         "nn.functional.linear_cross_entropy.chunked",
         "bfloat16 float16",
         "forward gradient second",
