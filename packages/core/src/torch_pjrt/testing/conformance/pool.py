@@ -23,7 +23,7 @@ from torch_pjrt.testing.conformance.cases import Case
 from torch_pjrt.testing.conformance.check import Result, check
 
 _UNITS = 60  # after so many, a worker makes room for a fresh one: programs stay in memory
-_FAST_S, _ORDINARY_S = 40, 600  # how long a case may take
+_FAST_S, _ORDINARY_S = 40, 3600  # how long a case may take
 _SLOW_WHEN_FAST = ("max_pool2d_with_indices_backward", "nn.functional.max_pool2d")
 # Compiling takes most of the time: without LLVM's optimizations and with XLA's simpler emitters, a
 # twentieth of it; but those take forever over some programs. `XLA_FLAGS` of the environment, also
