@@ -318,11 +318,14 @@ def std_mean(
 
 @table.lowers(aten.logsumexp.default)
 def logsumexp(x: Array, dim: Dims, keepdim: bool = False) -> Array:
-    """log(sum(exp(x))) without overflow; -inf of nothing and of -inf alone."""
+    """log(sum(exp(x))) without overflow; -inf of nothing and of -inf alone.
+
+    A complex result is the logarithm's principal value, of one element too.
+    """
     dtype = dtypes.to_jax(computed_in(dtypes.to_torch(x.dtype), Promote.INT_TO_FLOAT))
     wide = cast(x, opmath(dtype))
     folded = axes(x, dim)
-    if not folded:
+    if not folded and wide.dtype.kind != "c":
         return cast(wide, dtype)
     largest = lax.reduce_max(lax.real(wide) if wide.dtype.kind == "c" else wide, folded)
     finite = lax.is_finite(largest)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import jax.numpy as jnp
 import numpy as np
 import torch
 from jax import lax
@@ -45,7 +46,34 @@ def cumprod(x: Array, dim: int, *, dtype: torch.dtype | None = None) -> Array:
 
 @table.lowers(aten.logcumsumexp.default, aten._logcumsumexp.default)
 def logcumsumexp(x: Array, dim: int) -> Array:
-    return _scanned(lax.cumlogsumexp, x, dim, dtypes.to_torch(x.dtype))
+    scan = _log_sums_in_order if x.dtype.kind == "c" else lax.cumlogsumexp
+    return _scanned(scan, x, dim, dtypes.to_torch(x.dtype))
+
+
+def _log_sums_in_order(x: Array, dim: int) -> Array:
+    """Element after element, as on CPU: which branch a complex logarithm is on depends on the order."""
+
+    def step(so_far: Array, element: Array) -> tuple[Array, Array]:
+        total = _log_of_sum(element, so_far)
+        return total, total
+
+    elements = jnp.moveaxis(x, dim, 0)
+    nothing = lax.full(elements.shape[1:], -np.inf, x.dtype)
+    return jnp.moveaxis(lax.scan(step, nothing, elements)[1], 0, dim)
+
+
+def _log_of_sum(x: Array, y: Array) -> Array:
+    """log(exp(x) + exp(y)), whose imaginary part is that of the larger, not wrapped, and a bit."""
+    x_is_less = lax.lt(lax.real(x), lax.real(y))
+    less, more = lax.select(x_is_less, x, y), lax.select(x_is_less, y, x)
+    total = lax.add(lax.log1p(lax.exp(lax.sub(less, more))), more)
+    are_infinite = lax.eq(lax.abs(lax.real(less)), np.array(np.inf, lax.real(x).dtype))
+    are_infinite = lax.bitwise_and(lax.eq(lax.real(less), lax.real(more)), are_infinite)
+    at_infinity = lax.log(lax.add(lax.exp(less), lax.exp(more)))
+    are_negative = lax.lt(lax.real(less), lax.full_like(lax.real(less), 0))
+    total = lax.select(are_infinite, lax.select(are_negative, less, at_infinity), total)
+    is_nan = lax.bitwise_or(lax.ne(x, x), lax.ne(y, y))
+    return lax.select(is_nan, lax.full_like(total, complex(np.nan, np.nan)), total)
 
 
 def _running(scan: Callable[..., Array], x: Array, dim: int) -> tuple[Array, Array]:

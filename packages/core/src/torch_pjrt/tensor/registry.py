@@ -83,6 +83,7 @@ def _register_all() -> None:
         counting,
         ctc,
         determinants,
+        least_squares,
         masks,
         moving,
         norms,
@@ -106,6 +107,7 @@ def _register_all() -> None:
         **composites.KERNELS,
         **ctc.KERNELS,
         **determinants.KERNELS,
+        **least_squares.KERNELS,
         **transformer.KERNELS,
     }
     library = torch.library.Library("aten", "IMPL")

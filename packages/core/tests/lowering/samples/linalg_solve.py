@@ -115,7 +115,7 @@ SAMPLES: list[Sample] = [
     *[
         sample(aten.linalg_lstsq.default, matrix(2, *shape), matrix(2, shape[0], 2), driver=driver)
         for shape in ((5, 3), (3, 5), (3, 3))
-        for driver in (None, "gelsy", "gels")
+        for driver in (None, "gelsy", "gels", "gelsd", "gelss")
     ],
     sample(aten.linalg_lstsq.default, low_rank, matrix(2, 5, 3)),
     sample(aten.linalg_lstsq.default, low_rank[0], matrix(5, 1), 1e-6),
@@ -125,5 +125,8 @@ SAMPLES: list[Sample] = [
         matrix(4, 3, dtype=torch.complex64),
         matrix(4, 2, dtype=torch.complex64),
     ),
-    sample(aten.linalg_lstsq.default, torch.empty(2, 0, 3), torch.empty(2, 0, 2)),
+    *[
+        sample(aten.linalg_lstsq.default, torch.empty(2, 0, 3), torch.empty(2, 0, 2), driver=driver)
+        for driver in (None, "gels", "gelsd")
+    ],
 ]

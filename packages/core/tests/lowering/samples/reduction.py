@@ -156,6 +156,7 @@ NORMS = [
     ),
     sample(aten.logsumexp.default, torch.tensor([[-math.inf, -math.inf], [math.inf, 0.0]]), [1]),
     sample(aten.logsumexp.default, X, [0, 2]),
+    sample(aten.logsumexp.default, torch.tensor(5 + 100j), [0]),
     sample(aten.logsumexp.default, EMPTY, [1]),
     sample(aten.logsumexp.default, EMPTY, [0]),
 ]

@@ -16,6 +16,7 @@ INTS = torch.randint(-5, 5, (3, 6), generator=generator)
 TIES = torch.tensor([[1.0, 3.0, 3.0, 2.0, 3.0], [2.0, math.nan, 1.0, math.nan, 5.0]])
 INPUTS = [X, X.double(), X.bfloat16(), X.half(), INTS, INTS.int(), INTS.to(torch.uint8), INTS > 0]
 EMPTY = torch.zeros(0, 3)
+ANGLES = torch.complex(X[0], 20 * X[1])  # beyond the branch of the logarithm
 
 SAMPLES: list[Sample] = [
     *(
@@ -54,4 +55,11 @@ SAMPLES: list[Sample] = [
     sample(aten.logcumsumexp.default, torch.tensor([-math.inf, -math.inf, 0.0, 1e4]), 0),
     sample(aten.logcumsumexp.default, torch.tensor(1.0), 0),
     sample(aten._logcumsumexp.default, X, 1),
+    *(sample(aten.logcumsumexp.default, ANGLES, dim) for dim in (0, -1)),
+    sample(aten.logcumsumexp.default, torch.tensor(1 + 9j), 0),
+    sample(
+        aten.logcumsumexp.default,
+        torch.tensor([-math.inf + 0j, -math.inf + 1j, 2 + 9j, math.inf + 0j, 0j, math.nan + 0j]),
+        0,
+    ),
 ]

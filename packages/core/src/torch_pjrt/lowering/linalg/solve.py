@@ -177,8 +177,8 @@ def cholesky_inverse(self: Array, upper: bool = False) -> Array:
 
 def _pseudo_inverse(
     a: Array, atol: Array | float, rtol: Array | float, hermitian: bool
-) -> tuple[Array, Array]:
-    """The pseudo-inverse, and the rank: the count of singular values above both tolerances."""
+) -> tuple[Array, Array, Array]:
+    """The pseudo-inverse, the rank (the count of singular values above both tolerances), and these."""
     if hermitian:
         v, values = lax.linalg.eigh(a, symmetrize_input=False)
         u, vh, sizes = v, adjoint(v), lax.abs(values)
@@ -190,7 +190,7 @@ def _pseudo_inverse(
     counts = sizes > limit
     inverted = jnp.where(counts, 1 / jnp.where(counts, values, 1), 0).astype(a.dtype)
     inverse = jnp.matmul(adjoint(vh) * inverted[..., None, :], adjoint(u), precision=HIGHEST)
-    return inverse, jnp.sum(counts, -1, dtype=INT64)
+    return inverse, jnp.sum(counts, -1, dtype=INT64), sizes
 
 
 @table.lowers(aten.linalg_pinv.atol_rtol_tensor)
@@ -220,9 +220,9 @@ def linalg_lstsq(
     """The solution of least norm among those of least residual, by singular values; and the rank.
 
     `rcond` is the least size of a singular value that counts, relative to the largest; the CPU's
-    default driver estimates that size. Of PyTorch's drivers "gels" gives no rank, but residuals.
-    "gelsd" and "gelss" give residuals only where all ranks are full, which is a shape that depends on
-    values: they have to run on the CPU.
+    default driver estimates that size. Which other results are empty depends on the driver, as on
+    CPU: "gels" gives no rank, None and "gelsy" no residuals, "gelsd" and "gelss" the singular values
+    too. Their residuals are wanted only where all ranks are full: the kernel drops them.
     """
     is_vector = b.ndim == self.ndim - 1 and b.shape == self.shape[:-1]
     right = lax.expand_dims(b, (b.ndim,)) if is_vector else b
@@ -231,15 +231,18 @@ def linalg_lstsq(
     if self.size:
         usual = float(jnp.finfo(dtype).eps) * max(rows, columns)
         limit = dtype.type(usual if rcond is None else rcond)
-        inverse, rank = _pseudo_inverse(self, dtype.type(0), limit, False)
+        inverse, rank, values = _pseudo_inverse(self, dtype.type(0), limit, False)
     else:
         inverse = transposed(self)
         rank = lax.full(self.shape[:-2], 0, INT64)
+        values = lax.full((*self.shape[:-2], min(rows, columns)), 0, dtype)
     x = jnp.matmul(inverse, right, precision=HIGHEST)
     residuals = nothing = lax.full((0,), 0, dtype)
+    if rows > columns and driver not in (None, "gelsy"):
+        missed = right - jnp.matmul(self, x, precision=HIGHEST)
+        residuals = jnp.sum(lax.square(lax.abs(missed)), -2)
     if driver == "gels":
         rank = lax.full((0,), 0, INT64)
-        if rows > columns:
-            missed = right - jnp.matmul(self, x, precision=HIGHEST)
-            residuals = jnp.sum(lax.square(lax.abs(missed)), -2)
-    return lax.squeeze(x, (x.ndim - 1,)) if is_vector else x, residuals, rank, nothing
+    if driver not in ("gelsd", "gelss"):
+        values = nothing
+    return lax.squeeze(x, (x.ndim - 1,)) if is_vector else x, residuals, rank, values

@@ -1,0 +1,42 @@
+"""Least squares: two of LAPACK's drivers give residuals only where every matrix has full rank.
+
+That is a shape which depends on values, so the ranks are read. The other drivers read nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from torch_pjrt.tensor import record
+from torch_pjrt.tensor.transfer import host_view
+
+aten = torch.ops.aten
+
+_BY_SINGULAR_VALUES = ("gelsd", "gelss")
+
+
+def _kernel(op: Any) -> Callable[..., Any]:
+    def linalg_lstsq(
+        self: torch.Tensor,
+        b: torch.Tensor,
+        rcond: float | None = None,
+        *,
+        driver: str | None = None,
+        **out: torch.Tensor,
+    ) -> tuple[torch.Tensor, ...]:
+        results = record.call(op, (self, b, rcond), {"driver": driver, **out})
+        if driver in _BY_SINGULAR_VALUES:
+            _, residuals, rank, _ = results
+            if residuals.numel() and bool((host_view(rank) < self.shape[-1]).any()):
+                residuals.resize_(0)
+        return results
+
+    return linalg_lstsq
+
+
+KERNELS: dict[Any, Any] = {
+    op: _kernel(op) for op in (aten.linalg_lstsq.default, aten.linalg_lstsq.out)
+}
