@@ -92,6 +92,19 @@ def test_output_and_gradients_are_those_of_the_cpu(name: str) -> None:
     assert not differences([case])
 
 
+@pytest.mark.parametrize("transposed", [False, True])
+def test_gradients_lie_as_on_cpu(transposed: bool) -> None:
+    def strides(device: str) -> list[tuple[int, ...]]:
+        q, k, v = (x.detach().to(device) for x in triple())
+        if transposed:
+            q, k, v = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v))
+        inputs = [x.requires_grad_() for x in (q, k, v)]
+        y = F.scaled_dot_product_attention(*inputs)
+        return [y.stride(), *[g.stride() for g in torch.autograd.grad(y.sum(), inputs)]]
+
+    assert strides(DEVICE) == strides("cpu")
+
+
 def test_mask_and_causal_together_are_refused_as_documented() -> None:
     """The CPU's flash kernel takes both; PyTorch's documentation and its other devices do not."""
     args, _ = moved(CALLS["nothing"], DEVICE)

@@ -58,6 +58,11 @@ class PjrtHooks(torch._C._acc.PrivateUse1Hooks):
         return True
 
 
+# What is done once, before the first backward that is to be differentiated itself: it needs more kernels.
+before_differentiated: list[Callable[[], None]] = []
+_preparing = threading.Lock()
+
+
 def wrap_backward() -> None:
     """Make backward run on the calling thread and raise the error that the guard kept."""
     graph = torch.autograd.graph
@@ -68,6 +73,8 @@ def wrap_backward() -> None:
     @wraps(run)
     def run_backward(*args: Any, **kwargs: Any) -> Any:
         _in_flight.errors.clear()
+        if before_differentiated and _makes_graph(*args):
+            _prepare()
         try:
             # On the calling thread: a worker thread frees its last gradients after backward has returned,
             # so that what is live, and with it the program, would change from step to step.
@@ -86,6 +93,20 @@ def wrap_backward() -> None:
 
     run_backward.keeps_errors = True  # type: ignore[attr-defined]
     _replace(run, run_backward)
+
+
+def _prepare() -> None:
+    with _preparing:  # another thread waits until all is done
+        while before_differentiated:
+            before_differentiated[-1]()
+            before_differentiated.pop()
+
+
+def _makes_graph(
+    outputs: Any = None, gradients: Any = None, retain: Any = None, create: Any = False, *_: Any
+) -> bool:
+    """Whether the engine is called with `create_graph=True`, from its arguments."""
+    return bool(create)
 
 
 def _replace(old: Callable[..., Any], new: Callable[..., Any]) -> None:

@@ -7,13 +7,13 @@ device is XLA's affair: this is about the strides that PyTorch sees.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import _meta_registrations
-from torch._prims_common import suggest_memory_format
+from torch._prims_common import compute_elementwise_output_strides, suggest_memory_format
 
 from torch_pjrt.graph.face import Face
 
@@ -85,8 +85,31 @@ STATISTICS: dict[Any, slice] = {
 }
 
 
-def laid_out(op: Any, faces: Sequence[Face], results: Any) -> Any:
+def _widens_expanded(faces: Sequence[Face]) -> bool:
+    """Whether PyTorch's meta function makes an expanded tensor dense, as it computes halves in float32."""
+    return len(faces) > 1 and any(
+        face.dtype in (torch.bfloat16, torch.float16) and not face.dense and 0 in face.strides
+        for face in faces
+    )
+
+
+def _of_attention_backward(given: Mapping[str, Any], faces: Sequence[Face], results: Any) -> Any:
+    """Heads lie inside positions, by the CPU's flash kernel; its composition transposes keys."""
+    _, query, key, value = faces[:4]
+    gradients, rest = results[:3], results[3:]
+    wants_bias = given["attn_bias"] is not None and given["grad_input_mask"][3]
+    if given["dropout_p"] or wants_bias or query.shape[-1] != value.shape[-1]:
+        of_query, of_key, of_value = (g.contiguous() for g in gradients)
+        if query.shape[-3] == key.shape[-3]:
+            of_key = of_key.mT.contiguous().mT
+        return of_query, of_key, of_value, *rest
+    return *[g.transpose(-3, -2).contiguous().transpose(-3, -2) for g in gradients], *rest
+
+
+def laid_out(op: Any, given: Mapping[str, Any], faces: Sequence[Face], results: Any) -> Any:
     """The meta tensors that an operator gives, in the format in which the CPU kernel gives them."""
+    if op is aten._scaled_dot_product_fused_attention_overrideable_backward.default:
+        return _of_attention_backward(given, faces, results)
     if (places := COLUMN_MAJOR.get(op)) is not None:
         return tuple(r.mT.contiguous().mT if i in places else r for i, r in enumerate(results))
     if (kept := STATISTICS.get(op)) is not None:
@@ -95,6 +118,9 @@ def laid_out(op: Any, faces: Sequence[Face], results: Any) -> Any:
             narrow = [r.to(dtype) for r in results[kept]]
             results = (*results[: kept.start], *narrow, *results[kept.stop :])
         return results
+    if torch.Tag.pointwise in op.tags and _widens_expanded(faces):
+        strides = compute_elementwise_output_strides(*[face.meta() for face in faces])
+        return torch.empty_strided(results.shape, strides, dtype=results.dtype, device="meta")
     format_of = FORMATS.get(op)
     if format_of is None:
         return results

@@ -160,7 +160,7 @@ def learn(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Signatur
         check_small(plan.op, args, kwargs)
         if lowering is not None and plan.functional in _META_IS_WRONG:
             results = results_of_rule(lowering, call)
-    outs, dropped = _faces(laid_out(plan.functional, call.faces, results))
+    outs, dropped = _faces(laid_out(plan.functional, call.given, call.faces, results))
     try:
         return intern(
             plan.functional,

@@ -73,6 +73,7 @@ def register_all() -> None:
 
 def _register_all() -> None:
     global _begun
+    from torch_pjrt.device.guard import before_differentiated
     from torch_pjrt.device.setup import set_up
     from torch_pjrt.run.client import client
     from torch_pjrt.tensor import (
@@ -116,14 +117,28 @@ def _register_all() -> None:
     for op, kernel in special.items():
         if op._schema.name + _dotted(op) not in already:
             library.impl(op, _at_once_if_asked(checked(op, kernel)), _KEY)
-    for op, kernel in attention.ABOVE_AUTOGRAD.items():
-        library.impl(op, kernel, f"Autograd{_KEY}")
+    _register_above_autograd(attention.ABOVE_AUTOGRAD)
+    before_differentiated.append(_register_for_differentiated)
     for op, key, kernel in sparse.kernels():
         library.impl(op, kernel, key)
     for op in recordable(table):
         if op not in special:
             kernel = checked(op, _lazily(kernel_of, op))
             library.impl(op, _at_once_if_asked(kernel), _KEY)
+
+
+def _register_above_autograd(kernels: dict[Any, Callable[..., Any]]) -> None:
+    library = torch.library.Library("aten", "IMPL")
+    _libraries.append(library)
+    for op, kernel in kernels.items():
+        library.impl(op, kernel, f"Autograd{_KEY}")
+
+
+def _register_for_differentiated() -> None:
+    """What only a backward that is differentiated needs."""
+    from torch_pjrt.tensor import attention_backward
+
+    _register_above_autograd(attention_backward.ABOVE_AUTOGRAD)
 
 
 def _at_once_if_asked(kernel: Callable[..., Any]) -> Callable[..., Any]:
