@@ -49,6 +49,7 @@ OPERATORS: dict[str, Callable[[Tensor], object]] = {
     "index": lambda x: x[torch.tensor([1, 0])],
     "interpolate": lambda x: F.interpolate(x, scale_factor=2),
     "expanded halves and others": lambda x: ones(x).half().expand(x.shape) * x.half(),
+    "expanded halves and a row": lambda x: ones(x).half().expand(x.shape) * ones(x, 1, 6).half(),
     "masked_fill": lambda x: x.masked_fill(x > 0, 1.0),
     "max_pool2d": lambda x: F.max_pool2d(x, 2, return_indices=True),
     "mean": lambda x: x.sum((2, 3), keepdim=True),

@@ -105,7 +105,11 @@ def promoted(
 
 
 def as_dtype(x: Any, dtype: np.dtype) -> Array:
-    """`x`, a number or an array, as a strongly typed array of `dtype`."""
+    """`x`, a number or an array, as a strongly typed array of `dtype`.
+
+    A bool is selected as 1 or 0, not converted: XLA makes `convert(bool) * y` a choice between `y` and 0,
+    so that 0 times infinity would be 0.
+    """
     if isinstance(x, (jax.Array, jax.core.Tracer)):
         if x.dtype == dtype and not x.weak_type:
             return x
@@ -113,6 +117,8 @@ def as_dtype(x: Any, dtype: np.dtype) -> Array:
             dtype, np.complexfloating
         ):
             x = x.real
+        if x.dtype == np.bool_ and jnp.issubdtype(dtype, np.inexact):
+            return jax.lax.select(x, jax.lax.full_like(x, 1, dtype), jax.lax.full_like(x, 0, dtype))
         return jax.lax.convert_element_type(x, dtype)
     if isinstance(x, int) and dtype.kind in "iu":
         return jnp.asarray(np.asarray(x).astype(dtype))  # wraps around, as in C

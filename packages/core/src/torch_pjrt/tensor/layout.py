@@ -119,7 +119,8 @@ def laid_out(op: Any, given: Mapping[str, Any], faces: Sequence[Face], results: 
             results = (*results[: kept.start], *narrow, *results[kept.stop :])
         return results
     if torch.Tag.pointwise in op.tags and _widens_expanded(faces):
-        strides = compute_elementwise_output_strides(*[face.meta() for face in faces])
+        spread = [face.meta().expand(results.shape) for face in faces]
+        strides = compute_elementwise_output_strides(*spread)
         return torch.empty_strided(results.shape, strides, dtype=results.dtype, device="meta")
     format_of = FORMATS.get(op)
     if format_of is None:

@@ -91,6 +91,8 @@ SUMS = [
     sample(aten.add.Scalar, BOOLS, 2),
     sample(aten.mul.Scalar, BYTES, 300),
     sample(aten.mul.Tensor, BOOLS, 2.5),
+    *(sample(aten.mul.Tensor, SPECIAL > 0, x) for x in (OTHER, OTHER.half(), OTHER.double())),
+    sample(aten.mul.Tensor, OTHER, torch.tensor(False)),
     *(
         sample(op, x, y, alpha=alpha)
         for op in (aten.add.Tensor, aten.sub.Tensor, aten.rsub.Tensor)

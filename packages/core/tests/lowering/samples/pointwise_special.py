@@ -63,6 +63,7 @@ SAMPLES: list[Sample] = [
     sample(aten.special_zeta.default, torch.tensor([[1.0], [0.5], [2.0], [2.5], [3.0]]), ANY),
     sample(aten.polygamma.default, 2, torch.tensor([-4.3, -0.5, 0.5])),
     sample(aten.polygamma.default, 1, torch.tensor(-1.5)),
+    sample(aten.polygamma.default, 4, torch.tensor([-8.5, -3.5, -20.25])),  # terms cancel
     sample(aten.special_zeta.other_scalar, LARGER, 2),
     sample(aten.special_zeta.self_scalar, 2.5, POSITIVE),
     *(sample(aten.polygamma.default, n, x) for n in (0, 1, 2, 4) for (x,) in _dtypes(POSITIVE)),

@@ -67,7 +67,8 @@ def _spherical_bessel_j0(x: Array) -> Array:
 def zeta(x: Array, q: Array) -> Array:
     """The sum of (q + k)**-x over k from 0 up.
 
-    `lax.zeta` is for positive `q`: the terms below are added one by one. As in PyTorch, it is
+    `lax.zeta` is for positive `q`: terms up to abs(q) are added one by one, for there those below 0
+    cancel those above, and what their sum loses is added in the end. As in PyTorch, the result is
     infinite for x = 1 and at the poles, and nan for x < 1 and where a term would be complex.
     """
     x, q = filled([x, q])
@@ -76,17 +77,30 @@ def zeta(x: Array, q: Array) -> Array:
     pole = lax.bitwise_and(below, lax.eq(q, lax.floor(q)))
     start = lax.select(pole, lax.full_like(q, 1), q)
 
-    def unfinished(state: tuple[Array, Array]) -> Array:
-        return lax.reduce_or(lax.lt(state[0], zero), tuple(range(q.ndim)))
+    def is_near(base: Array) -> Array:
+        return lax.le(base, lax.neg(start))
 
-    def step(state: tuple[Array, Array]) -> tuple[Array, Array]:
-        base, total = state
-        low = lax.lt(base, zero)
+    def unfinished(state: tuple[Array, Array, Array]) -> Array:
+        return lax.reduce_or(is_near(state[0]), tuple(range(q.ndim)))
+
+    def step(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        base, total, lost = state
         term = lax.pow(base, lax.neg(x))
-        return select(low, lax.add(base, one), base), select(low, lax.add(total, term), total)
+        grown = lax.add(total, term)
+        added = lax.sub(grown, total)
+        slip = lax.add(lax.sub(total, lax.sub(grown, added)), lax.sub(term, added))
+        return tuple(
+            select(is_near(base), after, before)
+            for after, before in (
+                (lax.add(base, one), base),
+                (grown, total),
+                (lax.add(lost, slip), lost),
+            )
+        )  # type: ignore[return-value]
 
-    base, total = lax.while_loop(unfinished, step, (start, lax.full_like(q, 0)))
-    result = lax.add(total, lax.zeta(x, base))
+    nothing = lax.full_like(q, 0)
+    base, total, lost = lax.while_loop(unfinished, step, (start, nothing, nothing))
+    result = lax.add(total, lax.add(lost, lax.zeta(x, base)))
     complex_term = lax.bitwise_and(below, lax.ne(x, lax.floor(x)))
     result = select(complex_term, constant(math.nan, x), result)
     result = select(pole, constant(math.inf, x), result)
