@@ -2,12 +2,14 @@
 
 Each has a kernel for the CPU that says what it computes, and shapes for the meta device. Users call none.
 
-    fill_rest    `self` with `value` from place `count * scale` on along `dim`.
-    unique       the elements of a 1-d tensor without repetition, in order, with room for as many as it has:
-                 values, for each element its place among them, how often each occurs, how many there are.
-                 What is past those is 0. Only the first `count` elements of `self` are there.
-                 `consecutive` drops repetitions of neighbours only and keeps the order.
-    unique_rows  the same of the rows of a 2-d tensor.
+    fill_rest      `self` with `value` from place `count * scale` on along `dim`.
+    unique         the elements of a 1-d tensor without repetition, in order, with room for as many as it has:
+                   values, for each element its place among them, how often each occurs, how many there are.
+                   What is past those is 0. Only the first `count` elements of `self` are there.
+                   `consecutive` drops repetitions of neighbours only and keeps the order.
+    unique_rows    the same of the rows of a 2-d tensor.
+    weights_fault  what is wrong with rows of weights to draw by: 1 if one is less than 0 or nan, 2 if one
+                   is infinite, 3 if a row sums to 0; 0 if nothing is.
 """
 
 from __future__ import annotations
@@ -21,10 +23,12 @@ _UNIQUE = "(Tensor self, Tensor? count, bool consecutive) -> (Tensor, Tensor, Te
 _library.define("fill_rest(Tensor self, Tensor count, int dim, int scale, Scalar value) -> Tensor")
 _library.define(f"unique{_UNIQUE}")
 _library.define(f"unique_rows{_UNIQUE}")
+_library.define("weights_fault(Tensor self) -> Tensor")
 
 fill_rest = torch.ops.torch_pjrt.fill_rest.default
 unique = torch.ops.torch_pjrt.unique.default
 unique_rows = torch.ops.torch_pjrt.unique_rows.default
+weights_fault = torch.ops.torch_pjrt.weights_fault.default
 
 
 def _fill_rest(self: Tensor, count: Tensor, dim: int, scale: int, value: float) -> Tensor:
@@ -65,6 +69,16 @@ def _meta_unique(
     )
 
 
+def _weights_fault(self: Tensor) -> Tensor:
+    if not bool((self >= 0).all()):
+        return torch.tensor(1)
+    if bool(self.isinf().any()):
+        return torch.tensor(2)
+    return torch.tensor(3 if bool((self == 0).all(-1).any()) else 0)
+
+
+_library.impl("weights_fault", _weights_fault, "CPU")
+_library.impl("weights_fault", lambda self: self.new_empty((), dtype=torch.int64), "Meta")
 _library.impl("fill_rest", _fill_rest, "CPU")
 _library.impl("fill_rest", lambda self, count, dim, scale, value: torch.empty_like(self), "Meta")
 for _name in ("unique", "unique_rows"):

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from jax import lax
 
-from torch_pjrt import dtypes
+from torch_pjrt import dtypes, operators
 from torch_pjrt.lowering.promote import as_dtype, opmath
 from torch_pjrt.lowering.table import LoweringTable
 
@@ -272,6 +272,18 @@ def multinomial(key: Array, self: Array, num_samples: int, replacement: bool = F
     # Rounding may lift a draw to the total: it belongs to the last class that weighs anything.
     last = jnp.sum(until < total, axis=-1, keepdims=True, dtype=places.dtype)
     return as_dtype(lax.min(places, jnp.broadcast_to(last, places.shape)), INT64)
+
+
+@table.lowers(operators.weights_fault)
+def weights_fault(self: Array) -> Array:
+    """What `multinomial` refuses to draw by; see `operators`."""
+    dims = tuple(range(self.ndim))
+    zero, one, two, three = (np.int64(n) for n in range(4))
+    is_bad = lax.reduce_or(lax.bitwise_not(self >= 0), dims)
+    is_infinite = lax.reduce_or(lax.eq(self, lax.full_like(self, np.inf)), dims)
+    is_nothing = jnp.any(jnp.all(self == 0, axis=-1))
+    fault = lax.select(is_infinite, two, lax.select(is_nothing, three, zero))
+    return lax.select(is_bad, one, fault)
 
 
 @table.lowers(aten.poisson.default, random=True)

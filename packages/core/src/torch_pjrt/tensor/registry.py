@@ -87,6 +87,7 @@ def _register_all() -> None:
         least_squares,
         masks,
         moving,
+        multinomial,
         norms,
         sparse,
         transformer,
@@ -109,6 +110,7 @@ def _register_all() -> None:
         **ctc.KERNELS,
         **determinants.KERNELS,
         **least_squares.KERNELS,
+        **multinomial.KERNELS,
         **transformer.KERNELS,
     }
     library = torch.library.Library("aten", "IMPL")

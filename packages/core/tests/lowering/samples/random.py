@@ -5,12 +5,14 @@ Bounds on mean and deviation are six standard errors wide, for the number of val
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from check import Sample
+from check import Sample, sample
+from torch_pjrt import operators
 
 aten = torch.ops.aten
 N = 20_000
@@ -169,6 +171,13 @@ SAMPLES: list[Sample] = [
     drawn(
         aten.multinomial.default, torch.ones(2, 900), N, True, test=around(449.5, 259.8, 0, 900)
     ),
+    *(
+        sample(operators.weights_fault, torch.tensor([[0.0, 2.0], [1.0, w]]).to(dtype))
+        for w in (0.0, -1.0, math.inf, -math.inf, math.nan)
+        for dtype in (torch.float32, torch.float16, torch.float64)
+    ),
+    sample(operators.weights_fault, torch.zeros(3)),
+    sample(operators.weights_fault, torch.tensor([[0.0, 0.0], [1.0, 2.0]])),
     drawn(aten.poisson.default, one, test=around(7, 7**0.5, 0, 40)),
     drawn(aten.poisson.default, one * 0 + 0.5, test=around(0.5, 0.5**0.5, 0, 20)),
     drawn(aten.binomial.default, one + 3, one * 0 + 0.25, test=around(2.5, 1.875**0.5, 0, 11)),

@@ -87,14 +87,16 @@ def check(case: Case, device: str, tolerance: tuple[float, float] | None = None)
     on_cpu = counters.fallbacks.copy()
     expanded: set[str] = set()
     try:
-        for batch in _batches(runs_of(case)):
+        # What only the device sees is an error of the batch: whose it is, is known of a batch of one.
+        for batch in _batches(runs_of(case), 1 if case.kind == ERROR else _BATCH):
             pairs = [(run, _outcome(run.at, CPU), _outcome(run.at, Place(device))) for run in batch]
             expanded |= _expanded()
             failure = _settle()
             for run, theirs, ours in pairs:
                 result.samples += 1
                 ours.error = ours.error or _outcome(_touch, ours.value).error
-                if isinstance(ours.error, LostValue) and failure is not None:
+                is_lost = isinstance(ours.error, LostValue)
+                if failure is not None and (is_lost or (case.kind == ERROR and not ours.error)):
                     ours.error = failure
                 what = _difference(case, run, ours, theirs, tolerance, result)
                 if what is not None:
@@ -108,8 +110,8 @@ def check(case: Case, device: str, tolerance: tuple[float, float] | None = None)
     return result
 
 
-def _batches(runs: Iterator[Run]) -> Iterator[list[Run]]:
-    while batch := list(islice(runs, _BATCH)):
+def _batches(runs: Iterator[Run], size: int) -> Iterator[list[Run]]:
+    while batch := list(islice(runs, size)):
         yield batch
 
 

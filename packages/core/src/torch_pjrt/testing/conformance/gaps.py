@@ -150,16 +150,6 @@ GAPS: tuple[Gap, ...] = (
         "the CPU's text asks for a better one; ours is that of `narrow`",
     ),
     Gap(
-        "multinomial",
-        "any",
-        "error",
-        "notyet",
-        (
-            "the limit on categories is checked by the CPU's kernel, which is not tried on "
-            "so many elements"
-        ),
-    ),
-    Gap(
         "cov",
         "float32",
         "gradient",
