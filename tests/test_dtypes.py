@@ -156,3 +156,12 @@ def test_dtype_that_xla_lacks_is_refused_by_name_at_the_call() -> None:
         torch.empty(2, dtype=torch.float8_e8m0fnu, device="pjrt")
     with pytest.raises(NotImplementedError, match="float8_e8m0fnu"):
         torch.ops.aten.ones.default([2], dtype=torch.float8_e8m0fnu, device="pjrt")
+
+
+def test_a_quotient_of_a_quotient_is_rounded_to_halves_as_on_cpu() -> None:
+    x = torch.tensor([0.0033, -0.011, 300.0]).half()
+
+    def divided(x: torch.Tensor) -> torch.Tensor:
+        return (x / x) / x - 1 / x
+
+    torch.testing.assert_close(divided(x.to("pjrt")).cpu(), divided(x), rtol=0, atol=0)

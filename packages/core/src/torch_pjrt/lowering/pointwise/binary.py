@@ -39,14 +39,6 @@ def _scaled_sum(x: Any, other: Any, alpha: Any, combine: Compute) -> Array:
     return rounded(combine(a, _times(cast(cast(alpha, dtype), b.dtype), b)), dtype)
 
 
-def _product(x: Any, other: Any, combine: Compute, kind: Promote = Promote.DEFAULT) -> Array:
-    """Of half tensors and a number, in float32: the number is not rounded to half first."""
-    if not (is_number(x) or is_number(other)):
-        return combine(*operands([x, other], kind)[0])
-    arrays, dtype = wide_operands([x, other], kind, exact_numbers=True)
-    return rounded(combine(*arrays), dtype)
-
-
 def _times(x: Array, y: Array) -> Array:
     return lax.bitwise_and(x, y) if x.dtype == jnp.bool_ else lax.mul(x, y)
 
@@ -73,12 +65,18 @@ def rsub(x: Any, other: Any, alpha: Any = 1) -> Array:
 
 @table.lowers(aten.mul.Tensor, aten.mul.Scalar)
 def mul(x: Any, other: Any) -> Array:
-    return _product(x, other, _times)
+    """Of half tensors and a number, in float32: the number is not rounded to half first."""
+    if not (is_number(x) or is_number(other)):
+        return _times(*operands([x, other])[0])
+    arrays, dtype = wide_operands([x, other], exact_numbers=True)
+    return rounded(_times(*arrays), dtype)
 
 
 @table.lowers(aten.div.Tensor, aten.div.Scalar)
 def div(x: Any, other: Any) -> Array:
-    return _product(x, other, lax.div, FLOAT)
+    """Of halves in float32: XLA makes `(x / y) / z` a quotient by `y * z`, which halves may not hold."""
+    arrays, dtype = wide_operands([x, other], FLOAT, exact_numbers=True)
+    return rounded(lax.div(*arrays), dtype)
 
 
 @table.lowers(aten.div.Tensor_mode, aten.div.Scalar_mode)
