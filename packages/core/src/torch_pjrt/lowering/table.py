@@ -68,7 +68,9 @@ class LoweringTable(Mapping[Any, Lowering]):
         self.name = name
         self._rows: dict[Any, Lowering] = {}
 
-    def add(self, op: Any, rule: Rule, *, static: Iterable[str] = (), random: bool | str = False) -> None:
+    def add(
+        self, op: Any, rule: Rule, *, static: Iterable[str] = (), random: bool | str = False
+    ) -> None:
         """Add one row. `op` is an overload such as `torch.ops.aten.exp.default`."""
         self._put(op, Lowering(rule, frozenset(static), random))
 
