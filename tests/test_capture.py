@@ -12,6 +12,7 @@ from torch import nn
 
 import torch_pjrt
 from torch_pjrt.errors import CaptureError
+from torch_pjrt.replays.bound import Binding
 
 Batches = list[tuple[torch.Tensor, torch.Tensor]]
 Step = Callable[..., Any]
@@ -111,6 +112,33 @@ def test_what_the_user_holds_of_a_parameter_survives_a_replay():
     assert torch.equal(saved.cpu(), old)
     assert torch.equal(pending.cpu(), old * 2)
     assert not torch.equal(weight.detach().cpu(), old)
+
+
+def test_parameters_are_bound_once_and_not_in_each_replay(monkeypatch: pytest.MonkeyPatch):
+    bound: list[Binding] = []
+    bind = Binding.__init__
+    monkeypatch.setattr(Binding, "__init__", lambda b, targets: bound.append(b) or bind(b, targets))
+    model, _, step = made()
+    captured = torch_pjrt.capture(step)
+    wide, narrow = list(batches(30)), [(x[:4], y[:4]) for x, y in batches(30)]
+    for x, y in wide[:9]:
+        captured(x, y)
+    assert len(bound) == 1
+    for (x, y), (z, w) in zip(
+        wide[9:12], narrow[9:12], strict=True
+    ):  # another recording binds them
+        captured(x, y)
+        captured(z, w)
+    bound.clear()
+    for x, y in narrow[12:18]:
+        captured(x, y)
+    assert len(bound) <= 1
+    held = model.get_parameter("0.weight").detach().clone()  # shares the value
+    before = held.cpu()
+    captured(*narrow[18])
+    captured(*narrow[19])
+    assert torch.equal(held.cpu(), before)
+    assert len(bound) <= 2
 
 
 def test_gradients_are_those_of_the_last_call():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,44 +12,37 @@ import numpy as np
 import torch
 
 from torch_pjrt.compile.build import as_int64
-from torch_pjrt.graph.face import Face, contiguous_face
+from torch_pjrt.graph.face import contiguous_face
 from torch_pjrt.graph.tape import Value
 from torch_pjrt.observe.counters import counters
-from torch_pjrt.replays.observation import Argument, Kept, Launch, Observed, Result
+from torch_pjrt.replays.bound import Binding, Stale, Target, array_of, buffer_at
+from torch_pjrt.replays.observation import Argument, Kept, Launch, Observed, Result, Source
 from torch_pjrt.run import sync
-from torch_pjrt.run.watch import Refusal, watched
+from torch_pjrt.run.watch import watched
 from torch_pjrt.tensor.buffer import Buffer, buffer_of
 
 _WATCHED = contiguous_face((2,), torch.int64)
 
 
-class Stale(Exception):
-    """The recording does not fit any more: its text says why."""
-
-
 @dataclass(frozen=True, slots=True)
-class _Input:
-    """An input of a program: what a buffer holds, or what an earlier launch gave.
+class _Inputs:
+    """The inputs of a launch, by their places among the arrays of a replay.
 
-    buffer  of a tensor that lives outside of the step, and what it must look like.
-    place   else the argument whose buffer it is; the key of the recording says what that looks like.
+    These are, in this order: those of the binding, of the tensors outside that are only read, of the
+    arguments, and the results of each launch.
+
+    copied  which of the inputs the launch takes although they may be needed afterwards.
     """
 
-    buffer: weakref.ref[Buffer] | None
-    face: Face | None
-    place: int
-    result: Result | None
-    donated: bool
+    places: list[int]
+    copied: list[int]
 
-
-@dataclass(frozen=True, slots=True)
-class _Output:
-    """Where a result goes; `kept` are the buffers of tensors that live outside of the step."""
-
-    place: int
-    kept: tuple[weakref.ref[Buffer], ...]
-    arguments: tuple[int, ...]
-    refusals: Sequence[Refusal] | None
+    def of(self, arrays: Sequence[Any]) -> list[Any]:
+        """The inputs."""
+        inputs = [arrays[i] for i in self.places]
+        for i in self.copied:
+            inputs[i] = inputs[i].copy()
+        return inputs
 
 
 class Replay:
@@ -62,8 +54,21 @@ class Replay:
     def __init__(self, seen: Observed) -> None:
         self.seen = seen
         self._numbers = [_numbers_of(launch) for launch in seen.launches]
-        self._inputs = [_inputs_of(launch) for launch in seen.launches]
-        self._outputs = [_outputs_of(seen, i) for i in range(len(seen.launches))]
+        self._writes = _writes_outside(seen)
+        taken = _taken(seen)
+        read = {s.buffer for launch in seen.launches for s in launch.sources if isinstance(s, Kept)}
+        self._targets = [
+            Target(r, b.face, is_read=r in read, is_taken=Kept(r) in taken)
+            for r in self._writes
+            if (b := r()) is not None
+        ]
+        self._only_read = [
+            (r, b.face) for r in read if r not in self._writes and (b := r()) is not None
+        ]
+        self._taken_arguments = {s.place for s in taken if isinstance(s, Argument)}
+        self._binding: Binding | None = None
+        self._inputs: list[_Inputs] = []
+        self._written: list[int] = []
 
     def run(self, tensors: Sequence[torch.Tensor]) -> list[Sequence[jax.Array]]:
         """Launch it on these arguments; the results of each launch. Raises `Stale`, then nothing is done."""
@@ -71,21 +76,70 @@ class Replay:
         arguments = [buffer_of(t) for t in tensors]
         results: list[Sequence[jax.Array]] = []
         with sync.one_at_a_time():
-            if len(self._inputs) > 1:
-                self._check(arguments)
+            only_read = [buffer_at(*known).value.array for known in self._only_read]  # type: ignore[union-attr]
+            given = [self._given(i, buffer) for i, buffer in enumerate(arguments)]
+            if self._binding is None or not self._binding.stands():
+                self._bind(len(arguments))
+            assert self._binding is not None
+            arrays = [*self._binding.arrays, *only_read, *given]
             for number, launch in enumerate(self.seen.launches):
-                arrays = _arrays(self._inputs[number], arguments, results)
-                results.append(launch.program.launch(arrays, self._arguments(number, launch)))
-                _write(self._outputs[number], results[-1], arguments)
+                inputs = self._inputs[number].of(arrays)
+                results.append(launch.program.launch(inputs, self._arguments(number, launch)))
+                arrays += results[-1]
+            self._binding.arrays[:] = [arrays[i] for i in self._written]
+            self._write(results, arguments)
         counters.replays += 1
         return results
 
-    def _check(self, arguments: Sequence[Buffer]) -> None:
-        """Raise `Stale` for what a later launch would find, before the first."""
-        for inputs in self._inputs:
-            for x in inputs:
-                if x.result is None:
-                    _array(x, arguments)
+    def _given(self, place: int, buffer: Buffer) -> Any:
+        """What an argument holds; a copy if a launch takes it and somebody else holds it."""
+        if buffer.value is None or buffer.value.array is None:
+            raise Stale("an argument is empty")
+        is_alone, array = array_of(buffer)
+        return array if is_alone or place not in self._taken_arguments else array.copy()
+
+    def _bind(self, n_arguments: int) -> None:
+        """Bind the targets, and find out where each launch's inputs and the targets' results are."""
+        if self._binding is not None:
+            self._binding.release()
+        self._binding = binding = Binding(self._targets)
+        places: dict[Any, int] = {}
+        for known in [t.buffer for t in binding.targets] + [r for r, _ in self._only_read]:
+            places[Kept(known)] = len(places)
+        for i in range(n_arguments):
+            places[Argument(i)] = len(places)
+        for number, launch in enumerate(self.seen.launches):
+            for i in range(len(launch.program.outputs)):
+                places[Result(number, i)] = len(places)
+        n_bound = len(binding.targets)
+        self._inputs = []
+        for launch in self.seen.launches:
+            at = [places[source] for source in launch.sources]
+            copied = [
+                i
+                for i in _taken_inputs(launch)
+                if at[i] >= n_bound and not isinstance(launch.sources[i], Argument)
+            ]
+            self._inputs.append(_Inputs(at, copied))
+        self._written = [places[self._writes[t.buffer]] for t in binding.targets]
+
+    def release(self) -> None:
+        """Let go of the tensors outside: somebody else runs programs on them now."""
+        if self._binding is not None:
+            self._binding.release()
+            self._binding = None
+
+    def _write(self, results: Sequence[Sequence[jax.Array]], arguments: Sequence[Buffer]) -> None:
+        """Put results into arguments, as the recorded call did, and have a look at what is watched."""
+        for result, targets in self.seen.writes.items():
+            for target in targets:
+                if isinstance(target, Argument):
+                    buffer = arguments[target.place]
+                    array = results[result.launch][result.place]
+                    buffer.value = Value.of_array(buffer.value.face, array)  # type: ignore[union-attr]
+        for result, refusals in self.seen.watches.items():
+            found = Value.of_array(_WATCHED, results[result.launch][result.place])
+            watched(found).refusals.extend(refusals)
 
     def _arguments(self, number: int, launch: Launch) -> list[np.ndarray]:
         """The numbers of the program's call: a new seed and offset, and the rest as it was recorded."""
@@ -104,95 +158,18 @@ def _numbers_of(launch: Launch) -> list[np.ndarray]:
     return launch.program.plan.arguments_of([0, 0] * launch.n_seedings, launch.ints, launch.floats)
 
 
-def _inputs_of(launch: Launch) -> list[_Input]:
-    donated = {-n - 1 for n in launch.program.donated}
-    inputs = []
-    for i, source in enumerate(launch.sources):
-        reference = source.buffer if isinstance(source, Kept) else None
-        buffer = reference() if reference is not None else None
-        face = buffer.face if buffer is not None else None
-        place = source.place if isinstance(source, Argument) else -1
-        result = source if isinstance(source, Result) else None
-        inputs.append(_Input(reference, face, place, result, i in donated))
-    return inputs
+def _writes_outside(seen: Observed) -> dict[weakref.ref[Buffer], Result]:
+    """The buffers outside that hold a result at the end, and which."""
+    found = {r: result for result, references in seen.fresh.items() for r in references}
+    for result, targets in seen.writes.items():
+        found |= {t.buffer: result for t in targets if isinstance(t, Kept)}
+    return found
 
 
-def _outputs_of(seen: Observed, launch: int) -> list[_Output]:
-    outputs = []
-    for place in range(len(seen.launches[launch].program.outputs)):
-        result = Result(launch, place)
-        targets = seen.writes.get(result, [])
-        kept = [t.buffer for t in targets if isinstance(t, Kept)]
-        arguments = [t.place for t in targets if isinstance(t, Argument)]
-        refusals = seen.watches.get(result)
-        kept += seen.fresh.get(result, [])
-        if kept or arguments or refusals:
-            outputs.append(_Output(place, tuple(kept), tuple(arguments), refusals))
-    return outputs
+def _taken_inputs(launch: Launch) -> list[int]:
+    """Which of its inputs a launch takes the memory of."""
+    return [-n - 1 for n in launch.program.donated]
 
 
-def _arrays(
-    inputs: Sequence[_Input],
-    arguments: Sequence[Buffer],
-    results: Sequence[Sequence[jax.Array]],
-) -> list[Any]:
-    """The program's inputs. One that is donated but held by somebody else is copied first."""
-    arrays = []
-    for x in inputs:
-        if x.result is None:
-            is_free, array = _array(x, arguments)
-        else:
-            is_free, array = False, results[x.result.launch][x.result.place]
-        arrays.append(array.copy() if x.donated and not is_free else array)
-    return arrays
-
-
-def _array(x: _Input, arguments: Sequence[Buffer]) -> tuple[bool, Any]:
-    """What the input's buffer holds, and whether nobody but the buffer holds it."""
-    if x.buffer is None:
-        buffer: Buffer | None = arguments[x.place]
-    else:
-        buffer = x.buffer()
-        if buffer is None:
-            raise Stale("a tensor that the step used is gone")
-        if buffer.face is not x.face:
-            raise Stale(f"a tensor that the step used was {x.face}, is {buffer.face}")
-    value = buffer.value
-    array = value.array if value is not None else None
-    if array is None:
-        raise Stale("a tensor that the step used was emptied")
-    return sys.getrefcount(value) + sys.getrefcount(array) <= _ALONE, array
-
-
-def _write(
-    outputs: Sequence[_Output], results: Sequence[jax.Array], arguments: Sequence[Buffer]
-) -> None:
-    """Put the results where the recorded call put them."""
-    for output in outputs:
-        array = results[output.place]
-        for reference in output.kept:
-            buffer = reference()
-            if buffer is not None:
-                buffer.value = Value.of_array(buffer.value.face, array)  # type: ignore[union-attr]
-        for place in output.arguments:
-            buffer = arguments[place]
-            buffer.value = Value.of_array(buffer.value.face, array)  # type: ignore[union-attr]
-        if output.refusals is not None:
-            watched(Value.of_array(_WATCHED, array)).refusals.extend(output.refusals)
-
-
-def _alone() -> int:
-    """The sum of the two reference counts in `_array` where only the buffer holds the value."""
-    global _ALONE
-    held: Any = object()
-    buffer = Buffer(Value.of_array(_WATCHED, held), _WATCHED)
-    del held
-    reference = weakref.ref(buffer)
-    _ALONE = 0
-    while not _array(_Input(reference, _WATCHED, -1, None, donated=True), ())[0]:
-        _ALONE += 1
-    return _ALONE
-
-
-_ALONE = 0
-_ALONE = _alone()
+def _taken(seen: Observed) -> set[Source]:
+    return {launch.sources[i] for launch in seen.launches for i in _taken_inputs(launch)}

@@ -13,8 +13,9 @@ from torch.utils import _pytree as pytree
 from torch_pjrt.errors import CaptureError
 from torch_pjrt.graph.face import Face
 from torch_pjrt.replays import comparison, outside
+from torch_pjrt.replays.bound import Stale
 from torch_pjrt.replays.observation import Observed, observed
-from torch_pjrt.replays.replay import Replay, Stale
+from torch_pjrt.replays.replay import Replay
 from torch_pjrt.replays.returned import Template, differences_of_templates, template_of
 from torch_pjrt.tensor.buffer import buffer_of, is_pjrt, look_of
 
@@ -75,6 +76,8 @@ class _Progress:
     def start_anew(self) -> None:
         """Observe again."""
         self.attempts = 0
+        if self.replay is not None:
+            self.replay.release()
         self.seen = self.template = self.replay = None
         self.replays = 0
 
@@ -165,6 +168,7 @@ class Captured(Generic[P, R]):
         assert progress.replay is not None
         assert progress.template is not None
         now = progress.outside
+        progress.replay.release()
         returned, seen, template = self._run_observed(args, kwargs, tensors, now)
         why = [
             *seen.objections,
