@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -139,6 +140,26 @@ def test_parameters_are_bound_once_and_not_in_each_replay(monkeypatch: pytest.Mo
     captured(*narrow[19])
     assert torch.equal(held.cpu(), before)
     assert len(bound) <= 2
+
+
+def test_what_is_dropped_is_freed_though_the_model_lives_on():
+    def in_use() -> int:
+        gc.collect()
+        return torch.pjrt.memory_allocated()  # type: ignore[attr-defined]
+
+    model, optimizer, step = made("adamw")
+    captured = torch_pjrt.capture(step)
+    for x, y in batches(8):
+        captured(x, y)
+    del x, y
+    before = in_use()
+    optimizer.zero_grad()
+    without_gradients = in_use()
+    del optimizer, step, captured
+
+    weights = sum(p.nbytes for p in model.parameters())
+    assert before - without_gradients >= weights
+    assert without_gradients - in_use() >= 2 * weights  # AdamW's moments
 
 
 def test_gradients_are_those_of_the_last_call():

@@ -14,6 +14,7 @@ import sys
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -95,7 +96,10 @@ class Binding:
         if isinstance(old, Bound):
             old.keep()
         buffer.value = value = Bound(old.face, self.arrays, len(self.arrays) - 1)
-        self._values.append(weakref.ref(value))
+        self._values.append(weakref.ref(value, partial(_let_go, self.arrays, value.place)))
+
+    def __del__(self) -> None:
+        self.release()  # or the list would live as long as one of the values
 
     def stands(self) -> bool:
         """Whether every buffer is there and holds its value, and nobody else holds that, or what is taken."""
@@ -121,6 +125,11 @@ class Binding:
 def _holds(target: Target, value: Bound | None) -> bool:
     buffer = target.buffer()
     return buffer is not None and buffer.value is value and buffer.face is target.face
+
+
+def _let_go(arrays: list[Any], place: int, _: weakref.ref[Bound]) -> None:
+    """Called when a bound value is gone: nobody will ask for its array."""
+    arrays[place] = None
 
 
 def buffer_at(reference: weakref.ref[Buffer], face: Face) -> Buffer:
