@@ -55,6 +55,30 @@ class OnCpu:
 
 GAPS: tuple[Gap, ...] = (
     Gap(
+        (
+            "corrcoef native_group_norm native_layer_norm nn.functional.cosine_similarity "
+            "nn.functional.layer_norm index_reduce.prod nn.functional.poisson_nll_loss"
+        ),
+        "float16",
+        "second",
+        "notyet",
+        "other roundings than the CPU's on the way: terms that cancel or nearly do",
+    ),
+    Gap(
+        "cov",
+        "bfloat16 float16",
+        "gradient",
+        "notyet",
+        "other roundings than the CPU's on the way: terms that cancel or nearly do",
+    ),
+    Gap(
+        "nn.functional.linear_cross_entropy",
+        "bfloat16 float16",
+        "second",
+        "notyet",
+        "other roundings than the CPU's on the way: terms that cancel or nearly do",
+    ),
+    Gap(
         "nn.functional.linear_cross_entropy.chunked",
         "bfloat16 float16",
         "forward gradient second",
@@ -69,58 +93,6 @@ GAPS: tuple[Gap, ...] = (
         "other roundings than the CPU's on the way: terms that cancel or nearly do",
     ),
     Gap(
-        "nn.functional.multilabel_soft_margin_loss",
-        "float16",
-        "forward",
-        "notyet",
-        "other roundings than the CPU's on the way: terms that cancel or nearly do",
-    ),
-    Gap(
-        "nn.functional.multilabel_soft_margin_loss dist",
-        "bfloat16",
-        "second",
-        "notyet",
-        "other roundings than the CPU's on the way: terms that cancel or nearly do",
-    ),
-    Gap(
-        "cov",
-        "bfloat16 float16",
-        "gradient",
-        "notyet",
-        "other roundings than the CPU's on the way: terms that cancel or nearly do",
-    ),
-    Gap(
-        (
-            "corrcoef logaddexp native_group_norm native_layer_norm nn.functional.layer_norm "
-            "index_reduce.prod"
-        ),
-        "float16",
-        "second",
-        "notyet",
-        "other roundings than the CPU's on the way: terms that cancel or nearly do",
-    ),
-    Gap(
-        "ldexp",
-        "bfloat16",
-        "gradient",
-        "notyet",
-        "other roundings than the CPU's on the way: terms that cancel or nearly do",
-    ),
-    Gap(
-        "nn.functional.linear_cross_entropy",
-        "bfloat16 float16",
-        "second",
-        "notyet",
-        "other roundings than the CPU's on the way: terms that cancel or nearly do",
-    ),
-    Gap(
-        "nn.functional.cosine_similarity",
-        "float16",
-        "gradient second",
-        "notyet",
-        "other roundings than the CPU's on the way: terms that cancel or nearly do",
-    ),
-    Gap(
         "nn.functional.normalize",
         "float16",
         "gradient",
@@ -128,32 +100,18 @@ GAPS: tuple[Gap, ...] = (
         "other roundings than the CPU's on the way: terms that cancel or nearly do",
     ),
     Gap(
-        "logcumsumexp",
-        "complex64",
+        "nn.functional.multilabel_soft_margin_loss dist linalg.vector_norm",
+        "bfloat16",
         "second",
         "notyet",
-        "the derivative is exp of sums of logarithms: an ulp of an angle is many of the result",
+        "other roundings than the CPU's on the way: terms that cancel or nearly do",
     ),
     Gap(
-        "native_batch_norm",
-        "float32 float64 bfloat16 float16",
-        "out",
+        "nn.functional.gaussian_nll_loss",
+        "bfloat16",
+        "gradient second",
         "notyet",
-        "the CPU leaves out statistics in evaluation, also with `out=`",
-    ),
-    Gap(
-        "_native_batch_norm_legit",
-        "float32 float64",
-        "out",
-        "notyet",
-        "the CPU leaves out statistics in evaluation, also with `out=`",
-    ),
-    Gap(
-        "narrow_copy",
-        "any",
-        "error",
-        "never",
-        "the CPU's text asks for a better one; ours is that of `narrow`",
+        "other roundings than the CPU's on the way: terms that cancel or nearly do",
     ),
     Gap(
         "cov",
@@ -163,28 +121,38 @@ GAPS: tuple[Gap, ...] = (
         "sums in another order where terms cancel",
     ),
     Gap(
-        "nn.functional.normalize svd svd_lowrank pca_lowrank polar index_reduce.prod",
+        (
+            "nn.functional.normalize svd polar index_reduce.prod svd_lowrank "
+            "linalg.householder_product linalg.svd masked.prod"
+        ),
         "float32",
         "second",
         "notyet",
         "sums in another order where terms cancel",
     ),
     Gap(
-        "nn.functional.scaled_dot_product_attention",
-        "bfloat16 float16",
-        "gradient",
-        "never",
-        (
-            "where a bias wants a gradient, the CPU leaves its kernel for one in float32; here the "
-            "weights are rounded for the products, as they are without"
-        ),
+        "linalg.eigh",
+        "complex64",
+        "second",
+        "notyet",
+        "sums in another order where terms cancel",
     ),
     Gap(
-        "erfinv",
-        "float32",
-        "gradient second",
+        "linalg.lstsq linalg.lstsq.grad_oriented",
+        "float32 complex64",
+        "second",
         "notyet",
-        "the slope near 1 is exp of a square: an ulp of the value is many of the slope",
+        "sums in another order where terms cancel",
+    ),
+    Gap(
+        "ldexp",
+        "bfloat16",
+        "gradient",
+        "notyet",
+        (
+            "the power is not rounded to bfloat16 before the product: 186 for the CPU's "
+            "185, exact 185.63"
+        ),
     ),
     Gap(
         "matrix_exp",
@@ -192,6 +160,13 @@ GAPS: tuple[Gap, ...] = (
         "second",
         "notyet",
         "squared another number of times than on CPU; halves overflow on the way",
+    ),
+    Gap(
+        "native_batch_norm _native_batch_norm_legit",
+        "float32 float64 bfloat16 float16",
+        "out",
+        "notyet",
+        "the CPU leaves out statistics in evaluation, also with `out=`",
     ),
     Gap(
         "nn.functional.avg_pool3d",
@@ -212,14 +187,34 @@ GAPS: tuple[Gap, ...] = (
         "float16",
         "second",
         "never",
-        "the CPU's exp overflows float16 to NaN where the slope is finite; here it is computed wide",
+        (
+            "the CPU's exp overflows float16 to NaN where the slope is finite; here it is "
+            "computed wide"
+        ),
     ),
     Gap(
         "nn.functional.scaled_dot_product_attention",
         "float32 float64 bfloat16 float16",
         "second",
         "never",
-        "the backward of the CPU's flash kernel has no derivative and raises; here there is one",
+        ("the backward of the CPU's flash kernel has no derivative and raises; here there is one"),
+    ),
+    Gap(
+        "nn.functional.scaled_dot_product_attention",
+        "bfloat16 float16",
+        "gradient",
+        "never",
+        (
+            "where a bias wants a gradient, the CPU leaves its kernel for one in float32; here the "
+            "weights are rounded for the products, as they are without"
+        ),
+    ),
+    Gap(
+        "mode sort msort",
+        "bfloat16 float16",
+        "gradient second",
+        "never",
+        "which of equal elements has the gradient is not defined",
     ),
     Gap(
         "topk",
@@ -229,11 +224,35 @@ GAPS: tuple[Gap, ...] = (
         "which of equal elements has the gradient is not defined",
     ),
     Gap(
-        "mode sort msort",
-        "bfloat16 float16",
-        "gradient second",
+        "narrow_copy",
+        "any",
+        "error",
         "never",
-        "which of equal elements has the gradient is not defined",
+        "the CPU's text asks for a better one; ours is that of `narrow`",
+    ),
+    Gap(
+        "erfinv",
+        "float32",
+        "gradient second",
+        "notyet",
+        "the slope near 1 is exp of a square: an ulp of the value is many of the slope",
+    ),
+    Gap(
+        "logcumsumexp",
+        "complex64",
+        "second",
+        "notyet",
+        ("the derivative is exp of sums of logarithms: an ulp of an angle is many of the result"),
+    ),
+    Gap(
+        "linalg.solve_triangular",
+        "complex64",
+        "gradient second",
+        "notyet",
+        (
+            "the CPU solves a conjugated transpose without copying it, into contiguous "
+            "memory; the conjugation is not seen here"
+        ),
     ),
 )
 
@@ -262,7 +281,16 @@ ON_CPU: tuple[OnCpu, ...] = (
     ),
 )
 
-TOLERANCES: tuple[Tolerance, ...] = ()
+TOLERANCES: tuple[Tolerance, ...] = (
+    Tolerance(
+        "nn.functional.multilabel_soft_margin_loss",
+        "float16",
+        "forward",
+        rtol=1e-3,
+        atol=0.03,
+        why="a mean of five numbers of up to 72 that cancel to 4: half an ulp of 72 is 0.03",
+    ),
+)
 
 
 def gap_of() -> dict[Case, Gap]:
