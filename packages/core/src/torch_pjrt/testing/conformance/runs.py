@@ -79,9 +79,15 @@ def _forward(info: Any, sample: Any, i: int) -> _Parts:
     yield "", _calling(info.op, sample)
 
 
+# They choose among elements; which of equal ones they choose, and so which has the gradient, is not defined.
+_CHOOSES = ("mode", "msort", "sort", "topk")
+
+
 def _gradient(info: Any, sample: Any, i: int) -> _Parts:
     def at(place: Place) -> Any:
-        _, _, gradients = _first_gradients(info, sample, place, again=False)
+        inputs, _, gradients = _first_gradients(info, sample, place, again=False)
+        if info.name in _CHOOSES:
+            return [_of_equals(g, x) for g, x in zip(gradients, inputs, strict=True)]
         return gradients
 
     yield "", at
@@ -122,6 +128,15 @@ def _gradients(
     return list(
         torch.autograd.grad(outputs, inputs, cotangents, create_graph=again, allow_unused=True)
     )
+
+
+def _of_equals(gradient: torch.Tensor | None, x: torch.Tensor) -> torch.Tensor | None:
+    """The gradients of equal elements of `x` added up, one sum for each different element, in float64."""
+    if gradient is None or gradient.shape != x.shape or gradient.dtype != x.dtype:
+        return gradient
+    different, places = x.detach().cpu().double().unique(return_inverse=True)
+    gradients = gradient.detach().cpu().double().flatten()
+    return torch.zeros_like(different).index_add(0, places.flatten(), gradients)
 
 
 def _wants_gradient(x: Any) -> bool:
