@@ -222,7 +222,7 @@ def test_passes_of_a_plugin_run_at_their_stage_after_the_core_ones() -> None:
 
     names = [p.name for p in host(a=passing(*mine)).passes(DEVICE)]
 
-    assert names == ["expand", "x", "y", "merge-equal", "drop-unused", "z"]
+    assert names == ["expand", "x", "y", "merge-equal", "drop-unused", "z", "roll-layers"]
 
 
 def test_core_passes_come_by_the_same_hook() -> None:

@@ -85,6 +85,8 @@ class Settings:
                   memory, and look for the peak of memory after each launch. Lines are noted from the start
                   of the device on.
     eager         TORCH_PJRT_EAGER=1: each operator runs at once.
+    roll_layers   TORCH_PJRT_ROLL_LAYERS: layers that repeat become loops where that pays ("auto"), wherever
+                  it can be ("on"), nowhere ("off"). For programs that are compiled from now on.
     check_nans    TORCH_PJRT_CHECK_NANS: "1" to raise where an operator makes a NaN, "inf" an infinity too.
 
     From `source_lines` on they are read when the device starts. For a block there are
@@ -100,6 +102,9 @@ class Settings:
     source_lines: bool = field(default_factory=lambda: _flag("TORCH_PJRT_SOURCE_LINES"))
     trace_memory: bool = field(default_factory=lambda: _flag("TORCH_PJRT_TRACE_MEMORY"))
     eager: bool = field(default_factory=lambda: _flag("TORCH_PJRT_EAGER"))
+    roll_layers: str = field(
+        default_factory=lambda: _one_of("TORCH_PJRT_ROLL_LAYERS", "auto", "on", "off")
+    )
     check_nans: str = field(
         default_factory=lambda: _one_of("TORCH_PJRT_CHECK_NANS", "0", "1", "inf")
     )

@@ -12,10 +12,13 @@ import torch
 from jax import lax
 
 from torch_pjrt import dtypes
+from torch_pjrt.compile.loops import Scope, run_loop
 from torch_pjrt.compile.precision import in_force, precision_of
+from torch_pjrt.compile.stacks import elements, stacked
 from torch_pjrt.errors import LoweringError, MissingLowering, WrongLowering
 from torch_pjrt.graph.face import Face
-from torch_pjrt.graph.graph import Graph, Node
+from torch_pjrt.graph.graph import Draw, Graph, Node, Number
+from torch_pjrt.graph.loop import ELEMENTS, STACK, LoopOp
 from torch_pjrt.graph.signature import FunctionOp, NumberSlot, Signature, Slot, filled
 from torch_pjrt.lowering import bounds, complex32, window
 from torch_pjrt.lowering.table import Lowering, LoweringTable
@@ -35,6 +38,7 @@ INTERNAL = {
     OUTSIDE: lambda node, places, before=None: bounds.outside(
         places, before, *node.signature.args[2:]
     ),
+    STACK: lambda node, *values: stacked(node, values),
 }
 
 
@@ -55,35 +59,63 @@ def function_of(
         rest = list(arguments[n_inputs:])
         ints = rest.pop(0) if n_seedings or int_places else None
         floats = rest.pop(0) if float_places else None
-        values: dict[int, Array] = {-i - 1: x for i, x in enumerate(arguments[:n_inputs])}
 
-        def number(node: Node, slot: NumberSlot) -> Any:
-            n = node.numbers[slot.index]
+        def number(n: Number) -> Any:
             if n.value is not None:
                 return n.value
             if n.kind is int:
                 return ints[int_places[n.index]]
             return floats[float_places[n.index]]
 
-        for node in graph.nodes:
-            inputs = [values[v] for v in node.inputs]
+        def numbers(several: Sequence[Number]) -> Array:
+            if all(n.value is None for n in several):
+                of_kind, places = (
+                    (ints, int_places) if several[0].kind is int else (floats, float_places)
+                )
+                return of_kind[np.array([places[n.index] for n in several])]
+            # A stack of weakly typed numbers is weakly typed.
+            return jnp.stack([jnp.asarray(number(n)) for n in several])
 
-            def results_of(node: Node = node, inputs: list[Array] = inputs) -> Sequence[Array]:
-                internal = INTERNAL.get(node.op)
-                if internal is not None:
-                    slots = [s for s in node.signature.args if isinstance(s, NumberSlot)]
-                    return (internal(node, *inputs, *[number(node, s) for s in slots]),)
-                if isinstance(node.op, FunctionOp):
-                    return node.op.compute(*inputs)
-                key = _key(ints, node) if node.signature.random else None
-                with precision_of(node, precision):
-                    return apply(node, inputs, table, lambda slot: number(node, slot), key)
+        def key(draw: Draw) -> Array:
+            assert ints is not None
+            return _key(ints, draw.seeding, draw.index)
 
-            results = at_line(node, results_of) if are_in_programs() else results_of()
-            values.update(zip(node.outputs, results, strict=True))
-        return tuple(values[v] for v in graph.outputs)
+        return evaluate(graph, arguments[:n_inputs], Scope(table, precision, number, numbers, key))
 
     return step
+
+
+def evaluate(graph: Graph, arrays: Sequence[Array], scope: Scope) -> tuple[Array, ...]:
+    """The graph's outputs, each node's rule called in turn."""
+    values: dict[int, Array] = {-i - 1: x for i, x in enumerate(arrays)}
+    for node in graph.nodes:
+        inputs = [values[v] for v in node.inputs]
+
+        def results_of(node: Node = node, inputs: list[Array] = inputs) -> Sequence[Array]:
+            return _results(node, inputs, scope)
+
+        results = at_line(node, results_of) if are_in_programs() else results_of()
+        values.update(zip(node.outputs, results, strict=True))
+    return tuple(values[v] for v in graph.outputs)
+
+
+def _results(node: Node, inputs: list[Array], scope: Scope) -> Sequence[Array]:
+    def number(slot: NumberSlot) -> Any:
+        return scope.number(node.numbers[slot.index])
+
+    internal = INTERNAL.get(node.op)
+    if internal is not None:
+        slots = [s for s in node.signature.args if isinstance(s, NumberSlot)]
+        return (internal(node, *inputs, *map(number, slots)),)
+    if isinstance(node.op, FunctionOp):
+        return node.op.compute(*inputs)
+    if node.op is ELEMENTS:
+        return elements(inputs[0], node.signature.args[1])
+    if isinstance(node.op, LoopOp):
+        return run_loop(node.op, inputs, scope, evaluate)
+    key = scope.key(node.draw) if node.signature.random and node.draw is not None else None
+    with precision_of(node, scope.precision):
+        return apply(node, inputs, scope.table, number, key)
 
 
 def _read(signature: Signature, base: Array, offset: Any) -> Array:
@@ -162,11 +194,10 @@ def _checked(result: Any, face: Face, node: Node, lowering: Lowering) -> Array:
     return lax.convert_element_type(result, dtype) if result.weak_type else result
 
 
-def _key(ints: Array | None, node: Node) -> Array:
+def _key(ints: Array, seeding: Any, index: Any) -> Array:
     """The PRNG key of a draw: the seed's key, folded with the generator's offset there."""
-    assert ints is not None and node.draw is not None
-    seed = ints[2 * node.draw.seeding]
-    offset = ints[2 * node.draw.seeding + 1] + node.draw.index
+    seed = ints[2 * seeding]
+    offset = ints[2 * seeding + 1] + index
     words = jnp.stack([lax.shift_right_logical(seed, np.int64(32)), seed]).astype(np.uint32)
     key = jax.random.wrap_key_data(words, impl="threefry2x32")
     return jax.random.fold_in(key, offset.astype(np.uint32))

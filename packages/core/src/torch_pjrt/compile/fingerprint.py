@@ -25,6 +25,7 @@ from torch_pjrt.graph.signature import InternalOp, NumberSlot, Signature, Slot
 from torch_pjrt.observe.lines import are_in_programs
 from torch_pjrt.plugin.host import host
 from torch_pjrt.run.client import Client
+from torch_pjrt.settings import settings
 
 # Grows when what is written to disk, or how it is found, changes.
 FORMAT = 1
@@ -63,6 +64,7 @@ def _parts(
     yield from map(_node, graph.nodes)
     yield f"outputs {graph.outputs} donated {tuple(donated)} seedings {n_seedings}"
     yield f"products of float32: {in_force()}"
+    yield f"repeated layers: {settings.roll_layers}"
 
 
 def _node(node: Node) -> str:

@@ -18,6 +18,7 @@ from torch_pjrt.compile import saved
 from torch_pjrt.compile.build import as_int64, function_of
 from torch_pjrt.compile.precision import in_force
 from torch_pjrt.graph.graph import Graph, graph_of, with_inputs
+from torch_pjrt.graph.loop import loops_of
 from torch_pjrt.observe.compilations import (
     Compilation,
     check_limit,
@@ -32,6 +33,7 @@ from torch_pjrt.passes.runner import run_passes
 from torch_pjrt.run import memory
 from torch_pjrt.run.client import client
 from torch_pjrt.run.wait import remember
+from torch_pjrt.settings import settings
 
 if TYPE_CHECKING:
     from torch_pjrt.graph.tape import Tape
@@ -187,7 +189,7 @@ def program_for(
     Raises `TooManyPrograms` where one that is not known would be one too many.
     """
     faces = tuple([value.face for value in tape.inputs])
-    key = (tuple(tape.code), live, faces, len(tape.draws), in_force())
+    key = (tuple(tape.code), live, faces, len(tape.draws), in_force(), settings.roll_layers)
     entry = _entries.get(key)
     if entry is None:
         check_limit(len(_entries), tape, key, reusable)
@@ -253,4 +255,5 @@ def _compile(recorded: Graph, tape: Tape, reusable: Mapping[int, int], plan: Num
     with jax.enable_x64(True):
         compiled = client().compile(function, arguments, [-n - 1 for n in reusable], dump)
     counters.programs_compiled += 1
+    counters.loops += sum(1 for loop in loops_of(graph) if not loop.vectorized)
     return compiled

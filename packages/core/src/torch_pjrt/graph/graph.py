@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch_pjrt.errors import InvalidGraph
 from torch_pjrt.graph.face import Face
+from torch_pjrt.graph.loop import LoopOp
 from torch_pjrt.graph.signature import Signature, by_number
 from torch_pjrt.graph.tape import Tape
 
@@ -95,6 +96,8 @@ class Graph:
                     f"in the graph that `{after}` returned",
                     expected=f"{len(node.signature.faces)} and {len(node.signature.outs)}",
                 )
+            if isinstance(node.op, LoopOp):
+                node.op.verify(after)
         if missing := [value for value in self.outputs if value not in known]:
             raise InvalidGraph(
                 f"The outputs {missing} are not made by any node.",

@@ -7,21 +7,30 @@ return v0
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from torch_pjrt.graph.graph import Graph, Node, Number
+from torch_pjrt.graph.loop import LoopOp
 from torch_pjrt.graph.signature import NumberSlot, Slot
 
 
 def text(graph: Graph) -> str:
     """The whole graph; inputs are `i0, i1, ...`, other values `v0, v1, ...`.
 
+    A loop is followed by its body, indented: names in it are its own.
     A node whose line in the user's program is known ends with it: `# model.py:12 GPT/attn`.
     """
-    lines = [f"i{i}: {face}" for i, face in enumerate(graph.inputs)]
-    lines += [_line(node) for node in graph.nodes]
-    lines.append(f"return {', '.join(map(name, graph.outputs))}")
-    return "\n".join(lines)
+    return "\n".join(_lines(graph))
+
+
+def _lines(graph: Graph) -> Iterator[str]:
+    yield from (f"i{i}: {face}" for i, face in enumerate(graph.inputs))
+    for node in graph.nodes:
+        yield _line(node)
+        if isinstance(node.op, LoopOp):
+            yield from (f"    {line}" for line in _lines(node.op.body))
+    yield f"return {', '.join(map(name, graph.outputs))}"
 
 
 def name(value: int) -> str:
@@ -35,7 +44,8 @@ def _line(node: Node) -> str:
     )
     args = [_argument(node, a) for a in node.signature.args]
     args += [f"{k}={_argument(node, v)}" for k, v in node.signature.kwargs.items()]
-    notes = [f"draw {node.draw.seeding}.{node.draw.index}"] if node.draw else []
+    notes = [node.op.told()] if isinstance(node.op, LoopOp) else []
+    notes += [f"draw {node.draw.seeding}.{node.draw.index}"] if node.draw else []
     if node.line is not None:
         notes.append(node.line.told())
     comment = f"  # {', '.join(notes)}" if notes else ""

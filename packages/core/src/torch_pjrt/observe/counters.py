@@ -20,6 +20,7 @@ class Counters:
     programs_loaded: int = 0
     programs_not_portable: int = 0
     programs_run: int = 0
+    loops: int = 0
     replays: int = 0
     syncs: Counter[str] = field(default_factory=Counter)
     fallbacks: Counter[str] = field(default_factory=Counter)

@@ -29,6 +29,7 @@ ADVICE = {
     "out of the step, or call `torch_pjrt.sync()` at the end of each round of a loop whose length varies",
     "wiring": "the same operators read other tensors: pass the same ones each time, each in its place",
     "precision": "set `torch.set_float32_matmul_precision` once",
+    "rolling": "set `torch_pjrt.config.roll_layers` once",
     "seeding": "seed before the loop and not in it",
     "inputs": "the same operators run, but other tensors were written over",
     "held": "a tensor is kept that was not before: `del` it, keep `.detach()` or `.item()` of it, or keep "
@@ -65,7 +66,7 @@ def difference(new: Recorded, old: Recorded) -> Difference:
     """The first difference, in the order of what causes what."""
     for find in (
         *(_operators, _signatures, _wiring, _faces, _draws),
-        *(_precision, _live, _numbers, _donated),
+        *(_precision, _rolling, _live, _numbers, _donated),
     ):
         found = find(new, old)
         if found is not None:
@@ -221,6 +222,12 @@ def _precision(new: Recorded, old: Recorded) -> Found | None:
         return None
     what = f"float32 products are of precision `{new.precision}`; they were `{old.precision}`"
     return "precision", what, None
+
+
+def _rolling(new: Recorded, old: Recorded) -> Found | None:
+    if new.rolling == old.rolling:
+        return None
+    return "rolling", f"`roll_layers` is `{new.rolling}`; it was `{old.rolling}`", None
 
 
 def _live(new: Recorded, old: Recorded) -> Found | None:

@@ -9,6 +9,7 @@ from typing import Any, ParamSpec, TypeVar
 from torch_pjrt.observe.compilations import Compilation
 from torch_pjrt.observe.cost import Cost, cost_of
 from torch_pjrt.observe.launches import launches
+from torch_pjrt.observe.layers import Layers, layers_of
 from torch_pjrt.observe.report import STOPS, Seconds, report, stop_rows
 from torch_pjrt.observe.spots import shown
 from torch_pjrt.observe.stops import Stop
@@ -24,12 +25,16 @@ _END = "the end of torch_pjrt.explain()"
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """A program that ran: what is known of it, whether it was compiled now, how often it ran, its cost."""
+    """A program that ran: what is known of it, whether it was compiled now, how often it ran, its cost.
+
+    layers    the repeated ones: those that are a loop, and those that might have been.
+    """
 
     program: Compilation
     compiled: bool
     runs: int
     cost: Cost
+    layers: Sequence[Layers]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -63,11 +68,17 @@ class Explanation(Shown):
         return [
             Table("What it became", ("", ""), rows),
             Table("Programs", _PROGRAMS, [_row(ran) for ran in self.programs]),
+            Table("Layers that repeat", _LAYERS, self._layers()),
             Table("Why they were compiled", _REASONS, self._reasons()),
             Table("Where it stopped for the device", STOPS, stop_rows(self.breaks)),
             Table(
                 "Operators that ran on the CPU", ("operator", "times"), [*self.fallbacks.items()]
             ),
+        ]
+
+    def _layers(self) -> list[tuple[Any, ...]]:
+        return [
+            (ran.program.number, *layers.row()) for ran in self.programs for layers in ran.layers
         ]
 
     def _reasons(self) -> list[tuple[Any, ...]]:
@@ -92,6 +103,7 @@ _PROGRAMS = (
     "bytes out",
     "bytes between",
 )
+_LAYERS = ("program", "repeated", "operators", "from", "what became of it")
 _REASONS = ("program", "difference", "line", "advice")
 
 
@@ -121,6 +133,7 @@ def explain(fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Explana
                 program.compilation.number not in known,
                 launched.count(program),
                 cost_of(program.compiled),
+                layers_of(program.recorded),
             )
             for program in distinct
         ],

@@ -3,9 +3,10 @@
 from torch_pjrt.passes.drop_unused import DropUnused
 from torch_pjrt.passes.expand import Expand
 from torch_pjrt.passes.merge_equal import MergeEqual
+from torch_pjrt.passes.rolling import RollLayers
 from torch_pjrt.passes.runner import Pass, Stage, in_order, run_passes
 
-CORE_PASSES: tuple[Pass, ...] = (Expand(), MergeEqual(), DropUnused())
+CORE_PASSES: tuple[Pass, ...] = (Expand(), MergeEqual(), DropUnused(), RollLayers())
 
 __all__ = [
     "CORE_PASSES",
@@ -13,6 +14,7 @@ __all__ = [
     "Expand",
     "MergeEqual",
     "Pass",
+    "RollLayers",
     "Stage",
     "in_order",
     "run_passes",

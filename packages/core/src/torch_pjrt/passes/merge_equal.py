@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from torch_pjrt.graph.graph import Graph, Node
+from torch_pjrt.graph.graph import Graph, Node, Number
 from torch_pjrt.passes.runner import Stage
 
 
@@ -30,10 +30,7 @@ class MergeEqual:
         kept: list[Node] = []
         for node in graph.nodes:
             inputs = tuple(names.get(v, v) for v in node.inputs)
-            numbers = tuple(
-                (n.kind, n.index, None) if n.value is None else (n.kind, _bits(n.value))
-                for n in node.numbers
-            )
+            numbers = tuple(map(number_key, node.numbers))
             key = (node.signature.number, inputs, numbers, node.draw)
             twin = first.setdefault(key, node)
             if twin is node:
@@ -42,6 +39,13 @@ class MergeEqual:
                 names.update(zip(node.outputs, twin.outputs, strict=True))
         outputs = tuple(names.get(v, v) for v in graph.outputs)
         return replace(graph, nodes=tuple(kept), outputs=outputs)
+
+
+def number_key(number: Number) -> object:
+    """Equal for numbers that are the same whenever the program runs."""
+    if number.value is None:
+        return number.kind, number.index, None
+    return number.kind, _bits(number.value)
 
 
 def _bits(value: int | float) -> object:

@@ -19,6 +19,7 @@ class Stage(enum.IntEnum):
     EXPAND = 0  # operators become simpler ones
     REWRITE = 1  # a pattern becomes a better one
     CLEAN = 2  # what is equal is merged, what is unread goes
+    ROLL = 3  # what repeats becomes a loop
 
 
 @runtime_checkable

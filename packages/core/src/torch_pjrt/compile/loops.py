@@ -1,0 +1,73 @@
+"""Loops of a graph as JAX's: `lax.scan` over the body."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import numpy as np
+from jax import lax
+
+from torch_pjrt.graph.graph import Draw, Graph, Number
+from torch_pjrt.graph.loop import LoopOp
+from torch_pjrt.lowering.table import LoweringTable
+
+Array = jax.Array
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What the nodes of a graph, and of the bodies in it, are computed with.
+
+    number    a Python number of a call, or the weakly typed tracer that stands for it.
+    numbers   several of one kind, as a weakly typed array.
+    key       the PRNG key of a draw.
+    """
+
+    table: LoweringTable
+    precision: str
+    number: Callable[[Number], Any]
+    numbers: Callable[[Sequence[Number]], Array]
+    key: Callable[[Draw], Array]
+
+
+Evaluate = Callable[[Graph, Sequence[Array], Scope], tuple[Array, ...]]
+
+
+def run_loop(
+    op: LoopOp, inputs: Sequence[Array], scope: Scope, evaluate: Evaluate
+) -> Sequence[Array]:
+    """The loop's results; `evaluate` gives those of one turn."""
+    n_before = len(inputs) - op.n_stacked
+    carried, same, stacks = (
+        inputs[: op.n_carried],
+        inputs[op.n_carried : n_before],
+        inputs[n_before:],
+    )
+    way = -1 if op.reverse else 1
+    draws = [np.array([(d.seeding, d.index) for d in each[::way]], np.int64) for each in op.draws]
+    numbers = [scope.numbers(each[::way]) for each in op.numbers]
+
+    def turn(carry: Sequence[Array], one: tuple[Sequence[Array], ...]) -> Any:
+        elements, its_draws, its_numbers = one
+
+        def number(n: Number) -> Any:
+            of_turn = n.value is None and n.index < 0
+            return its_numbers[-1 - n.index] if of_turn else scope.number(n)
+
+        def key(draw: Draw) -> Array:
+            seeding, index = its_draws[draw.index]
+            return scope.key(Draw(seeding, index))  # type: ignore[arg-type]
+
+        results = evaluate(
+            op.body, (*carry, *same, *elements), replace(scope, number=number, key=key)
+        )
+        return results[: op.n_carried], results[op.n_carried :]
+
+    each = (tuple(stacks), draws, numbers)
+    if op.vectorized:
+        return jax.vmap(lambda *one: turn((), one)[1])(*each)
+    final, collected = lax.scan(turn, tuple(carried), each, length=op.turns, reverse=op.reverse)
+    return (*final, *collected)

@@ -1,0 +1,58 @@
+"""Stacks of a graph: values of one shape as one array, and elements of it again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from torch_pjrt.graph.graph import Node
+from torch_pjrt.run.client import client
+
+Array = jax.Array
+
+
+def stacked(node: Node, values: Sequence[Array]) -> Array:
+    """What `pjrt.stack` makes of values and of parts of stacks."""
+    plan = node.signature.args[1] if len(node.signature.args) > 1 else None
+    if plan is None:
+        return jnp.stack(values)
+    parts = []
+    for value, piece in zip(values, plan, strict=True):
+        if piece is None:
+            parts.append(value[None])
+            continue
+        start, length, step = piece
+        low = start if step > 0 else start - length + 1
+        part = lax.slice_in_dim(value, low, low + length)
+        parts.append(part if step > 0 else lax.rev(part, (0,)))
+    return jnp.concatenate(parts)
+
+
+def elements(stack: Array, indices: Sequence[int]) -> Sequence[Array]:
+    """These elements of a stack, by the device's way."""
+    places = _PLACES.get(client().chip.platform, _known)(tuple(indices))
+    return [lax.dynamic_index_in_dim(stack, place, keepdims=False) for place in places]
+
+
+def _known(indices: Sequence[int]) -> Sequence[int]:
+    return indices
+
+
+def _unseen(indices: Sequence[int]) -> Sequence[Array]:
+    """`indices` as numbers that XLA does not look through.
+
+    XLA's CPU compiler makes a kernel for each slice at a known place, of 20 ms each, but only one for all
+    slices of one shape at places that it does not know. It does not know what a sort does, whose payload is
+    the same in both places.
+    """
+    keys = jnp.arange(2, dtype=np.int32)
+    payload = [jnp.full(2, index, np.int32) for index in indices]
+    return [pair[0] for pair in lax.sort([keys, *payload], num_keys=1)[1:]]
+
+
+# How an index is written on a platform. Where it is not listed, as a constant.
+_PLACES: dict[str, Callable[[Sequence[int]], Sequence[int] | Sequence[Array]]] = {"cpu": _unseen}

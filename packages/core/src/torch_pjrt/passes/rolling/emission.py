@@ -1,0 +1,331 @@
+"""A graph with its repetitions written as loops.
+
+Nodes outside of loops stay as they are. A value of a loop that somebody outside reads is an element of a
+stack; another loop that reads all of them takes the stack itself, and runs from its end where the order is
+the opposite one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+
+from torch_pjrt.graph.graph import Draw, Graph, Node, Number
+from torch_pjrt.graph.loop import LoopOp, Piece, elements_node, stack_node
+from torch_pjrt.passes.merge_equal import number_key
+from torch_pjrt.passes.rolling.lists import length_of_lists, lists_of, part
+from torch_pjrt.passes.rolling.wiring import (
+    Carried,
+    Each,
+    Inner,
+    Inputs,
+    Same,
+    Source,
+    Wiring,
+)
+
+
+def with_loops(graph: Graph, wirings: Sequence[Wiring], inputs: Inputs, fewest: int) -> Graph:
+    """`graph` with each of `wirings`, which do not overlap and are in order, as a loop.
+
+    In operators over lists, `fewest` or more places whose tensors are stacked become one.
+    """
+    emitter = _Emitter(graph, fewest)
+    place = 0
+    for wiring in wirings:
+        emitter.keep(graph.nodes[place : wiring.start])
+        wanted = inputs.read_outside(wiring.start, wiring.stop)
+        emitter.loop(_turns_of(graph, wiring), wanted)
+        place = wiring.stop
+    emitter.keep(graph.nodes[place:])
+    emitter.make(graph.outputs)
+    return replace(graph, nodes=tuple(emitter.nodes))
+
+
+class _Turns:
+    """The nodes of a repetition, turn by turn, and what they read."""
+
+    def __init__(self, turns: Sequence[Sequence[Node]], sources: Sequence[Source]) -> None:
+        self.turns = turns
+        self.sources = sources
+        # The body's name of the first result of each node.
+        self.first = [0, *accumulate(len(node.outputs) for node in turns[0])]
+
+    def __len__(self) -> int:
+        return len(self.turns)
+
+    def values(self, node: int, result: int) -> list[int]:
+        """A result by turns."""
+        return [turn[node].outputs[result] for turn in self.turns]
+
+
+def _turns_of(graph: Graph, wiring: Wiring) -> _Turns:
+    nodes, period = graph.nodes[wiring.start : wiring.stop], wiring.period
+    return _Turns([nodes[i : i + period] for i in range(0, len(nodes), period)], wiring.sources)
+
+
+def _copies(nodes: Sequence[Node]) -> _Turns:
+    """Nodes of one signature, which do not read each other, as turns of one node."""
+    columns = zip(*(node.inputs for node in nodes), strict=True)
+    sources = [Same(c[0]) if len(set(c)) == 1 else Each(c) for c in columns]
+    return _Turns([[node] for node in nodes], sources)
+
+
+@dataclass(slots=True)
+class _Queue:
+    """A value that is carried on: `inputs` are its places among the body's inputs, the oldest first."""
+
+    node: int
+    result: int
+    inputs: list[int]
+    first: tuple[int, ...]
+
+
+class _Emitter:
+    def __init__(self, graph: Graph, fewest: int) -> None:
+        self.nodes: list[Node] = []
+        self._fewest = fewest
+        self._faces = graph.faces()
+        self._fresh = 1 + max((v for n in graph.nodes for v in n.outputs), default=-1)
+        self._elements: dict[int, tuple[int, int]] = {}  # of which stack, which
+        self._there: set[int] = set()  # those of them that have been taken out
+        self._stacks: dict[tuple[int, ...], int] = {}
+        self._stacked_too: dict[
+            int, tuple[int, int]
+        ] = {}  # as `_elements`, of what is there besides
+        self._rows: dict[int, list[list[int]]] = {}  # by the length of lists
+        self._columns: dict[int, list[list[tuple[int, ...]]]] = {}  # the lists of nodes, likewise
+        for node in graph.nodes:
+            n = length_of_lists(node)
+            if n >= fewest:
+                self._columns.setdefault(n, []).append(lists_of(node))
+
+    def keep(self, nodes: Sequence[Node]) -> None:
+        """Nodes that are in no loop."""
+        for node in nodes:
+            n = length_of_lists(node)
+            if n < self._fewest or not self._stacks:
+                self.make(node.inputs)
+                self.nodes.append(node)
+            else:
+                self._keep_lists(node, n)
+
+    def _keep_lists(self, node: Node, n: int) -> None:
+        """A node over lists: what is stacked goes through as stacks, the rest as it is."""
+        if n not in self._rows:
+            self._rows[n] = self._rows_of(n)
+        rest = set(range(n))
+        for row in self._rows[n]:
+            groups: dict[int, list[tuple[int, Node]]] = {}
+            for place in row:
+                one = part(node, [place])
+                groups.setdefault(one.signature.number, []).append((place, one))
+            for group in groups.values():
+                if len(group) >= self._fewest:
+                    rest.difference_update(place for place, _ in group)
+                    ones = [one for _, one in group]
+                    wanted = frozenset(v for one in ones for v in one.outputs)
+                    self.loop(_copies(ones), wanted, vectorized=True)
+        if rest:
+            node = part(node, sorted(rest)) if len(rest) < n else node
+            self.make(node.inputs)
+            self.nodes.append(node)
+
+    def _rows_of(self, n: int) -> list[list[int]]:
+        """The places of lists of this length that belong together: what stands there is in the same stacks.
+
+        All nodes over lists of this length are asked, so that they agree, as those of one optimizer do.
+        """
+        stacks: list[dict[int, None]] = [{} for _ in range(n)]
+        index: list[int] = [0] * n
+        for columns in self._columns.get(n, ()):
+            for column in columns:
+                for place, value in enumerate(column):
+                    where = self._where(value)
+                    if where is not None:
+                        stacks[place][where[0]] = None
+                        index[place] = where[1]
+        rows: dict[tuple[int, ...], list[int]] = {}
+        for place in sorted(range(n), key=lambda place: (index[place], place)):
+            if stacks[place]:
+                rows.setdefault(tuple(stacks[place]), []).append(place)
+        return list(rows.values())
+
+    def _where(self, value: int) -> tuple[int, int] | None:
+        """A stack that holds the value, and its index there."""
+        return self._elements.get(value) or self._stacked_too.get(value)
+
+    def make(self, values: Sequence[int]) -> None:
+        """Take these out of their stacks, if they are in one and have not been taken."""
+        missing: dict[int, list[tuple[int, int]]] = {}
+        for value in values:
+            if value in self._elements and value not in self._there:
+                stack, index = self._elements[value]
+                missing.setdefault(stack, []).append((index, value))
+                self._there.add(value)
+        for stack, elements in missing.items():
+            face = self._faces[elements[0][1]]
+            self.nodes.append(elements_node(stack, self._faces[stack], face, elements))
+
+    def loop(self, turns: _Turns, wanted: frozenset[int], *, vectorized: bool = False) -> None:
+        """The node that runs these turns; `wanted` are values that are read outside of them."""
+        queues = _queues(turns)
+        same = list(dict.fromkeys(s.value for s in turns.sources if isinstance(s, Same)))
+        each = list(dict.fromkeys(s.values for s in turns.sources if isinstance(s, Each)))
+        reverse = sum(map(self._direction, each)) < 0
+        each_way = -1 if reverse else 1
+        stacks = [self._stacked(values[::each_way]) for values in each]
+        carried = [value for queue in queues for value in queue.first]
+        self.make(carried)
+        self.make(same)
+
+        first_stack = len(carried) + len(same)
+        names: dict[object, int] = {s: -1 - i for i, s in enumerate(same, len(carried))}
+        names |= {values: -1 - i for i, values in enumerate(each, first_stack)}
+        carry_names = _carry_names(queues)
+
+        def name(source: object) -> int:
+            if isinstance(source, Inner):
+                return turns.first[source.node] + source.result
+            if isinstance(source, Carried):
+                return carry_names[source.node, source.result, source.first]
+            return names[source.value if isinstance(source, Same) else source.values]  # type: ignore[union-attr]
+
+        body_nodes, draws, numbers = _body(turns, [name(s) for s in turns.sources])
+        following = [
+            -1 - following if following is not None else turns.first[q.node] + q.result
+            for q in queues
+            for following in [*q.inputs[1:], None]
+        ]
+        finals = self._finals(turns, queues)
+        collected = [
+            (node, result)
+            for node, each_node in enumerate(turns.turns[0])
+            for result in range(len(each_node.outputs))
+            if not wanted.isdisjoint(set(turns.values(node, result)).difference(finals))
+        ]
+        body = Graph(
+            tuple(
+                [self._faces[v] for v in (*carried, *same)]
+                + [self._faces[values[0]] for values in each]
+            ),
+            body_nodes,
+            (*following, *(turns.first[node] + result for node, result in collected)),
+        )
+        op = LoopOp(
+            body, len(turns), len(carried), len(stacks), reverse, vectorized, draws, numbers
+        )
+        collections = [self._new() for _ in collected]
+        outputs = (*finals, *collections)
+        signature = op.signature()
+        self._faces.update(zip(outputs, signature.outs, strict=True))
+        line = turns.turns[0][0].line
+        self.nodes.append(Node(signature, (*carried, *same, *stacks), outputs, line=line))
+        for (node, result), stack in zip(collected, collections, strict=True):
+            values = turns.values(node, result)[::each_way]
+            self._elements.update({v: (stack, i) for i, v in enumerate(values)})
+            self._stacks[tuple(values)] = stack
+        self._there.update(finals)
+
+    def _finals(self, turns: _Turns, queues: Sequence[_Queue]) -> list[int]:
+        """Names of what is carried out of the last turn: those of the last turns' results."""
+        names: list[int] = []
+        for queue in queues:
+            values = turns.values(queue.node, queue.result)
+            for value in values[len(values) - len(queue.inputs) :]:
+                names.append(value if value not in names else self._new())
+        return names
+
+    def _new(self) -> int:
+        self._fresh += 1
+        return self._fresh - 1
+
+    def _direction(self, values: tuple[int, ...]) -> int:
+        """1 if a stack holds these in this order, -1 if in the opposite one, 0 if neither."""
+        if values in self._stacks:
+            return 1
+        if values[::-1] in self._stacks:
+            return -1
+        return sum(p.step * p.length for p in self._pieces(values) if p.length > 1)
+
+    def _stacked(self, values: tuple[int, ...]) -> int:
+        """The stack of these values: one that is there, or a new one made of what is there."""
+        known = self._stacks.get(values)
+        if known is not None:
+            return known
+        pieces = self._pieces(values)
+        stack = self._stacks[values] = self._new()
+        faces = [self._faces[piece.value] for piece in pieces]
+        node = stack_node(pieces, faces, out=stack)
+        self.nodes.append(node)
+        self._faces[stack] = node.signature.outs[0]
+        for i, value in enumerate(values):
+            self._stacked_too.setdefault(value, (stack, i))
+        return stack
+
+    def _pieces(self, values: tuple[int, ...]) -> list[Piece]:
+        """The values as parts of the stacks that hold them."""
+        pieces: list[Piece] = []
+        for value in values:
+            if value not in self._elements:
+                pieces.append(Piece(value))
+                continue
+            stack, index = self._elements[value]
+            last = pieces[-1] if pieces else None
+            if last is not None and last.stack and last.value == stack:
+                step = index - last.start if last.length == 1 else last.step
+                if step in (1, -1) and index == last.start + step * last.length:
+                    pieces[-1] = replace(last, length=last.length + 1, step=step)
+                    continue
+            pieces.append(Piece(stack, True, index))
+        return pieces
+
+
+def _queues(turns: _Turns) -> list[_Queue]:
+    """One for each value that is carried; one that is read sooner may be the end of one read later."""
+    carried = {(s.node, s.result, s.first) for s in turns.sources if isinstance(s, Carried)}
+    queues: list[_Queue] = []
+    for node, result, first in sorted(carried, key=lambda c: (-len(c[2]), c)):
+        if not any(
+            (q.node, q.result) == (node, result) and q.first[-len(first) :] == first for q in queues
+        ):
+            begin = sum(len(q.inputs) for q in queues)
+            queues.append(_Queue(node, result, list(range(begin, begin + len(first))), first))
+    return queues
+
+
+def _carry_names(queues: Sequence[_Queue]) -> dict[tuple[int, int, tuple[int, ...]], int]:
+    """The body's names of carried values, by node, result and first values."""
+    names: dict[tuple[int, int, tuple[int, ...]], int] = {}
+    for queue in reversed(queues):
+        for i, place in enumerate(queue.inputs):
+            names[queue.node, queue.result, queue.first[i:]] = -1 - place
+    return names
+
+
+def _body(
+    turns: _Turns, names: Sequence[int]
+) -> tuple[tuple[Node, ...], tuple[tuple[Draw, ...], ...], tuple[tuple[Number, ...], ...]]:
+    """The first turn's nodes under the body's names; the draws and numbers that differ by turn."""
+    nodes: list[Node] = []
+    draws: list[tuple[Draw, ...]] = []
+    numbers: list[tuple[Number, ...]] = []
+    place = 0
+    for index, (node, *others) in enumerate(zip(*turns.turns, strict=True)):
+        inputs = tuple(names[place : place + len(node.inputs)])
+        place += len(node.inputs)
+        outputs = tuple(range(turns.first[index], turns.first[index + 1]))
+        draw = node.draw
+        if draw is not None:
+            draw = Draw(-1, len(draws))
+            draws.append(tuple(n.draw for n in (node, *others) if n.draw is not None))
+        own: list[Number] = []
+        for each in zip(*(n.numbers for n in (node, *others)), strict=True):
+            if len({number_key(number) for number in each}) == 1:
+                own.append(each[0])
+            else:
+                own.append(Number(each[0].kind, -1 - len(numbers)))
+                numbers.append(each)
+        nodes.append(replace(node, inputs=inputs, outputs=outputs, numbers=tuple(own), draw=draw))
+    return tuple(nodes), tuple(draws), tuple(numbers)

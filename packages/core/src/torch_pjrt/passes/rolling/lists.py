@@ -1,0 +1,81 @@
+"""Operators over lists of tensors, as `_foreach_*` and `_fused_*` are, seen as copies of one operator.
+
+A part of such a node is the same operator over some places of its lists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any
+
+from torch_pjrt.graph.graph import Node, Number
+from torch_pjrt.graph.signature import NumberSlot, Slot, intern
+
+_PREFIXES = ("_foreach_", "_fused_")
+
+
+def length_of_lists(node: Node) -> int:
+    """How many tensors each of the node's lists has; 0 if it is no operator over lists."""
+    signature = node.signature
+    if not getattr(signature.op, "__name__", "").startswith(_PREFIXES):
+        return 0
+    if signature.random or signature.expansion is not None or any(signature.dropped):
+        return 0
+    arguments = (*signature.args, *signature.kwargs.values())
+    lengths = {len(a) for a in arguments if isinstance(a, (list, tuple)) and a}
+    if len(lengths) != 1:
+        return 0
+    (length,) = lengths
+    return length if len(signature.outs) % length == 0 else 0
+
+
+def lists_of(node: Node) -> list[tuple[int, ...]]:
+    """The lists of tensors that the node takes, as values."""
+    arguments = (*node.signature.args, *node.signature.kwargs.values())
+    return [
+        tuple(node.inputs[slot.index] for slot in a)
+        for a in arguments
+        if isinstance(a, (list, tuple)) and a and isinstance(a[0], Slot)
+    ]
+
+
+def part(node: Node, places: Sequence[int]) -> Node:
+    """The node's operator over these places of its lists."""
+    signature = node.signature
+    n = length_of_lists(node)
+    inputs: list[int] = []
+    numbers: list[Number] = []
+
+    def own(argument: Any) -> Any:
+        if isinstance(argument, (list, tuple)):
+            some = [argument[place] for place in places] if argument else []
+            return type(argument)(map(own, some))
+        if isinstance(argument, Slot):
+            inputs.append(argument.index)
+            return Slot(len(inputs) - 1)
+        if isinstance(argument, NumberSlot):
+            numbers.append(node.numbers[argument.index])
+            return NumberSlot(len(numbers) - 1, argument.kind)
+        return argument
+
+    args = tuple(map(own, signature.args))
+    kwargs = {name: own(argument) for name, argument in signature.kwargs.items()}
+    columns = range(0, len(signature.outs), n)
+    results = list(chain.from_iterable([c + place for place in places] for c in columns))
+    smaller = intern(
+        signature.op,
+        args,
+        kwargs,
+        tuple(signature.faces[i] for i in inputs),
+        tuple(signature.outs[i] for i in results),
+        tuple(number.kind for number in numbers),
+        returns="list" if signature.returns == "tensor" else signature.returns,
+    )
+    return Node(
+        smaller,
+        tuple(node.inputs[i] for i in inputs),
+        tuple(node.outputs[i] for i in results),
+        tuple(numbers),
+        line=node.line,
+    )

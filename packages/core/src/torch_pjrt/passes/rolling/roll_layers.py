@@ -1,0 +1,159 @@
+"""Write layers that repeat as one loop.
+
+before  v0 = sin(i0)      after  v2 = loop(i0), 3 turns of
+        v1 = sin(v0)                 v0 = sin(i0)
+        v2 = sin(v1)                 return v0
+        return v2                return v2
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from torch_pjrt.graph.graph import Graph, Node
+from torch_pjrt.passes.rolling.detection import Repetition, repetitions
+from torch_pjrt.passes.rolling.emission import with_loops
+from torch_pjrt.passes.rolling.wiring import Each, Inputs, Wiring, wired
+from torch_pjrt.passes.runner import Stage
+from torch_pjrt.settings import settings
+from torch_pjrt.tensor.view import READ
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """Where a loop is wanted.
+
+    turns        it runs so often at least.
+    saved        so many nodes fewer are compiled at least.
+    own_bytes    each turn reads no more than this of what is its own: that is copied, in each step.
+    """
+
+    turns: int
+    saved: int
+    own_bytes: float
+
+
+# What `settings.roll_layers` may say, beside "off". Measured on CPU: docs/rolled-layers.md.
+WHERE = {"auto": Where(16, 64, 2**20), "on": Where(3, 8, float("inf"))}
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A repetition that is no loop: how often, of how many operators, the first of them, and why not."""
+
+    turns: int
+    operators: int
+    first: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What of a graph becomes loops, and what might have."""
+
+    graph: Graph
+    inputs: Inputs
+    wirings: list[Wiring] = field(default_factory=list)
+    refused: list[Refused] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class RollLayers:
+    """As `torch_pjrt.config.roll_layers` says: "on" wherever it can be, "auto" where it pays, "off" nowhere.
+
+    A repetition of the same operators becomes a loop where its turns are wired alike; the rest of it stays as
+    it was.
+    """
+
+    name: str = "roll-layers"
+    stage: Stage = Stage.ROLL
+
+    def __call__(self, graph: Graph) -> Graph:
+        plan = self.plan(graph)
+        if plan is None or not plan.wirings:
+            return graph
+        return with_loops(plan.graph, plan.wirings, plan.inputs, WHERE["on"].turns)
+
+    def plan(self, graph: Graph) -> Plan | None:
+        """What this pass would do to a graph; None where nothing repeats, or nothing is wanted."""
+        where = WHERE.get(settings.roll_layers)
+        if where is None or len(graph.nodes) <= WHERE["on"].saved:
+            return None
+        graph = _with_reads_at_their_makers(graph)
+        found = repetitions([node.signature.number for node in graph.nodes], WHERE["on"].turns)
+        if not found:
+            return None
+        plan = Plan(graph, Inputs(graph))
+        _choose(found, plan, where)
+        plan.wirings.sort(key=lambda wiring: wiring.start)
+        return plan
+
+
+def _choose(found: list[Repetition], plan: Plan, where: Where) -> None:
+    """Take those that save most, where they overlap."""
+    waiting = [*reversed(found)]
+    while waiting:
+        repetition = waiting.pop()
+        least = WHERE["on"]
+        if repetition.repeats < least.turns or repetition.saved < least.saved:
+            continue
+        wiring = wired(repetition, plan.inputs, least.turns)
+        if wiring is None:
+            if repetition.repeats < 2 * least.turns:
+                plan.refused.append(_refused(repetition, plan, "its turns are wired differently"))
+            waiting.append(replace(repetition, period=2 * repetition.period))
+        else:
+            why = _objection(wiring, plan, where)
+            if why is None:
+                plan.wirings.append(wiring)
+            else:
+                plan.refused.append(_refused(wiring, plan, why))
+            taken = wiring.start, wiring.stop
+            waiting.append(repetition)
+            waiting = [part for one in waiting for part in one.without(*taken)]
+        waiting.sort(key=lambda r: (r.saved, -r.period, -r.start))
+
+
+def _objection(wiring: Wiring, plan: Plan, where: Where) -> str | None:
+    if wiring.turns < where.turns:
+        return f"it has {wiring.turns} turns; a loop pays from {where.turns} on"
+    own = {source.values for source in wiring.sources if isinstance(source, Each)}
+    faces = plan.graph.faces()
+    read = sum(faces[v[0]].numel * faces[v[0]].dtype.itemsize for v in own)
+    if read > where.own_bytes:
+        return f"a turn reads {read:,} bytes of its own; a loop pays up to {where.own_bytes:,}"
+    if wiring.saved < where.saved:
+        return f"it saves {wiring.saved} operators; a loop pays from {where.saved} on"
+    return None
+
+
+def _refused(what: Repetition | Wiring, plan: Plan, why: str) -> Refused:
+    turns = what.turns if isinstance(what, Wiring) else what.repeats
+    return Refused(turns, what.period, str(plan.graph.nodes[what.start].op), why)
+
+
+def _with_reads_at_their_makers(graph: Graph) -> Graph:
+    """A view that alone reads a value comes directly after it, and so into the same turn."""
+    readers: dict[int, int] = {}
+    for node in graph.nodes:
+        for value in node.inputs:
+            readers[value] = readers.get(value, 0) + 1
+    for value in graph.outputs:
+        readers[value] = readers.get(value, 0) + 1
+    makers = {value: place for place, node in enumerate(graph.nodes) for value in node.outputs}
+    following: dict[int, list[int]] = {}
+    moved: set[int] = set()
+    for place, node in enumerate(graph.nodes):
+        if node.op is READ and readers[node.inputs[0]] == 1 and node.inputs[0] in makers:
+            following.setdefault(makers[node.inputs[0]], []).append(place)
+            moved.add(place)
+    if not moved:
+        return graph
+    ordered: list[Node] = []
+    for first in range(len(graph.nodes)):
+        rest = [] if first in moved else [first]
+        while rest:
+            place = rest.pop()
+            ordered.append(graph.nodes[place])
+            rest += reversed(following.get(place, []))
+    return replace(graph, nodes=tuple(ordered))
