@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -60,19 +61,23 @@ def function_of(
         ints = rest.pop(0) if n_seedings or int_places else None
         floats = rest.pop(0) if float_places else None
 
+        @cache
+        def single(kind: type) -> dict[int, Array]:
+            """The numbers that are inputs, one by one, by their index."""
+            array, places = (ints, int_places) if kind is int else (floats, float_places)
+            assert array is not None
+            return dict(zip(places, elements(array, list(places.values())), strict=True))
+
         def number(n: Number) -> Any:
             if n.value is not None:
                 return n.value
-            if n.kind is int:
-                return ints[int_places[n.index]]
-            return floats[float_places[n.index]]
+            return single(n.kind)[n.index]
 
         def numbers(several: Sequence[Number]) -> Array:
             if all(n.value is None for n in several):
-                of_kind, places = (
-                    (ints, int_places) if several[0].kind is int else (floats, float_places)
-                )
-                return of_kind[np.array([places[n.index] for n in several])]
+                ours = (ints, int_places), (floats, float_places)
+                array, places = ours[several[0].kind is float]
+                return array[np.array([places[n.index] for n in several])]
             # A stack of weakly typed numbers is weakly typed.
             return jnp.stack([jnp.asarray(number(n)) for n in several])
 

@@ -34,7 +34,7 @@ def stacked(node: Node, values: Sequence[Array]) -> Array:
 
 def elements(stack: Array, indices: Sequence[int]) -> Sequence[Array]:
     """These elements of a stack, by the device's way."""
-    places = _PLACES.get(client().chip.platform, _known)(tuple(indices))
+    places = _PLACES.get(client().chip.platform, _known)(indices)
     return [lax.dynamic_index_in_dim(stack, place, keepdims=False) for place in places]
 
 
@@ -42,17 +42,26 @@ def _known(indices: Sequence[int]) -> Sequence[int]:
     return indices
 
 
-def _unseen(indices: Sequence[int]) -> Sequence[Array]:
-    """`indices` as numbers that XLA does not look through.
+def _unseen(indices: Sequence[int]) -> Sequence[int] | Sequence[Array]:
+    """`indices` as numbers that XLA does not look through, if there are enough of them.
 
-    XLA's CPU compiler makes a kernel for each slice at a known place, of 20 ms each, but only one for all
-    slices of one shape at places that it does not know. It does not know what a sort does, whose payload is
-    the same in both places.
+    XLA's CPU compiler makes a kernel of 10 to 20 ms for each slice at a known place, and for each that reads
+    such a slice, but only one for all that are alike at places which it does not know. It does not know
+    what a sort does, whose payload is the same in both places.
     """
-    keys = jnp.arange(2, dtype=np.int32)
-    payload = [jnp.full(2, index, np.int32) for index in indices]
-    return [pair[0] for pair in lax.sort([keys, *payload], num_keys=1)[1:]]
+    if len(indices) < _FEWEST_UNSEEN:
+        return indices
+    unseen: list[Array] = []
+    for first in range(0, len(indices), _MOST_SORTED):
+        some = indices[first : first + _MOST_SORTED]
+        keys = jnp.arange(2, dtype=np.int32)
+        payload = [jnp.full(2, index, np.int32) for index in some]
+        unseen += [pair[0] for pair in lax.sort([keys, *payload], num_keys=1)[1:]]
+    return unseen
 
+
+_FEWEST_UNSEEN = 4
+_MOST_SORTED = 256
 
 # How an index is written on a platform. Where it is not listed, as a constant.
 _PLACES: dict[str, Callable[[Sequence[int]], Sequence[int] | Sequence[Array]]] = {"cpu": _unseen}
