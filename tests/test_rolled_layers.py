@@ -275,7 +275,7 @@ def test_nothing_is_compiled_anew_in_later_steps(compiled: Count) -> None:
 
 
 def test_by_default_deep_models_of_small_layers_have_loops_and_shallow_ones_have_not() -> None:
-    deep = replace(PLAIN, layers=20, optimizer="none")
+    deep = replace(PLAIN, layers=32, optimizer="none")
 
     _, of_deep = trained(deep, "pjrt", "auto")
     _, of_shallow = trained(PLAIN, "pjrt", "auto")
@@ -297,7 +297,7 @@ def test_explanation_says_what_is_a_loop_and_what_prevented_one() -> None:
 
     assert (loop.rolled, loop.turns) == (True, 5)
     assert (refused.rolled, refused.turns) == (False, 15)
-    assert refused.what == "it has 15 turns; a loop pays from 16 on"
+    assert refused.what == "it has 15 turns; a loop pays from 32 on"
     assert "Layers that repeat" in str(explanation)
 
 

@@ -129,6 +129,24 @@ def test_results_that_are_read_outside_are_collected() -> None:
     assert lines[-3] == "v0, v6 = pjrt.elements(v16, [0, 2])"
 
 
+def test_inputs_of_the_turns_are_collected_where_they_are_what_is_read() -> None:
+    back = []
+    for i in range(5):
+        before, read = "v14" if not i else f"v{15 + 3 * i - 1}", f"v{3 * (4 - i) - 1}"
+        back += [
+            f"v{15 + 3 * i} = aten.mul.Tensor({before}, {read if i < 4 else 'i0'})",
+            f"v{16 + 3 * i} = aten.neg.default(v{15 + 3 * i})",
+            f"v{17 + 3 * i} = aten.abs.default(v{16 + 3 * i})",
+        ]
+
+    graph = rolled([*chain(5), *back, "return v29"])
+
+    first, second = loops_of(graph)
+    assert first.body.outputs == (2, -1)
+    assert (second.turns, second.reverse) == (5, True)
+    assert [str(node.op) for node in graph.nodes] == ["pjrt.loop", "pjrt.loop"]
+
+
 def test_loop_the_other_way_takes_the_stack_from_its_end() -> None:
     back = []
     for i in range(5):
@@ -170,6 +188,15 @@ def test_turn_that_is_wired_otherwise_ends_the_loop() -> None:
     graph = rolled([*lines, "return v14, v29"])
 
     assert [loop.turns for loop in loops_of(graph)] == [5, 5]
+
+
+def test_light_copies_that_carry_nothing_are_computed_at_once() -> None:
+    lines = [line for i in range(5) for line in turn(f"i{i}", 3 * i)]
+
+    graph = rolled([*lines, "return v2, v5, v8, v11, v14"], inputs=5)
+
+    [loop] = loops_of(graph)
+    assert (loop.vectorized, loop.n_carried, loop.turns) == (True, 0, 5)
 
 
 def test_graph_without_repetition_stays_as_it_is() -> None:

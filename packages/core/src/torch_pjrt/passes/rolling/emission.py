@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
+import torch
+
 from torch_pjrt.graph.graph import Draw, Graph, Node, Number
 from torch_pjrt.graph.loop import LoopOp, Piece, elements_node, stack_node
 from torch_pjrt.passes.merge_equal import number_key
@@ -24,6 +26,7 @@ from torch_pjrt.passes.rolling.wiring import (
     Source,
     Wiring,
 )
+from torch_pjrt.tensor.view import READ
 
 
 def with_loops(graph: Graph, wirings: Sequence[Wiring], inputs: Inputs, fewest: int) -> Graph:
@@ -63,6 +66,22 @@ class _Turns:
 def _turns_of(graph: Graph, wiring: Wiring) -> _Turns:
     nodes, period = graph.nodes[wiring.start : wiring.stop], wiring.period
     return _Turns([nodes[i : i + period] for i in range(0, len(nodes), period)], wiring.sources)
+
+
+_FILLS = frozenset(("zeros_like", "ones_like", "full_like", "empty_like"))
+
+
+def _is_light(nodes: Sequence[Node]) -> bool:
+    """Whether these are views, fills and pointwise operators: many at once are as good as one at a time."""
+    return all(
+        node.op is READ
+        or (
+            not node.signature.random
+            and isinstance(node.op, torch._ops.OpOverload)
+            and (torch.Tag.pointwise in node.op.tags or node.op._opname in _FILLS)
+        )
+        for node in nodes
+    )
 
 
 def _copies(nodes: Sequence[Node]) -> _Turns:
@@ -180,6 +199,8 @@ class _Emitter:
         self.make(carried)
         self.make(same)
 
+        vectorized = vectorized or (not carried and bool(stacks) and _is_light(turns.turns[0]))
+
         first_stack = len(carried) + len(same)
         names: dict[object, int] = {s: -1 - i for i, s in enumerate(same, len(carried))}
         names |= {values: -1 - i for i, values in enumerate(each, first_stack)}
@@ -199,19 +220,14 @@ class _Emitter:
             for following in [*q.inputs[1:], None]
         ]
         finals = self._finals(turns, queues)
-        collected = [
-            (node, result)
-            for node, each_node in enumerate(turns.turns[0])
-            for result in range(len(each_node.outputs))
-            if not wanted.isdisjoint(set(turns.values(node, result)).difference(finals))
-        ]
+        collected = _collected(turns, queues, wanted, frozenset(finals))
         body = Graph(
             tuple(
                 [self._faces[v] for v in (*carried, *same)]
                 + [self._faces[values[0]] for values in each]
             ),
             body_nodes,
-            (*following, *(turns.first[node] + result for node, result in collected)),
+            (*following, *(name for name, _ in collected)),
         )
         op = LoopOp(
             body, len(turns), len(carried), len(stacks), reverse, vectorized, draws, numbers
@@ -222,10 +238,13 @@ class _Emitter:
         self._faces.update(zip(outputs, signature.outs, strict=True))
         line = turns.turns[0][0].line
         self.nodes.append(Node(signature, (*carried, *same, *stacks), outputs, line=line))
-        for (node, result), stack in zip(collected, collections, strict=True):
-            values = turns.values(node, result)[::each_way]
-            self._elements.update({v: (stack, i) for i, v in enumerate(values)})
-            self._stacks[tuple(values)] = stack
+        for (_, values), stack in zip(collected, collections, strict=True):
+            in_order = values[::each_way]
+            self._stacks[in_order] = stack
+            for i, value in enumerate(in_order):
+                if value in carried and value not in self._elements:
+                    self._there.add(value)
+                self._elements.setdefault(value, (stack, i))
         self._there.update(finals)
 
     def _finals(self, turns: _Turns, queues: Sequence[_Queue]) -> list[int]:
@@ -302,6 +321,31 @@ def _carry_names(queues: Sequence[_Queue]) -> dict[tuple[int, int, tuple[int, ..
         for i, place in enumerate(queue.inputs):
             names[queue.node, queue.result, queue.first[i:]] = -1 - place
     return names
+
+
+def _collected(
+    turns: _Turns, queues: Sequence[_Queue], wanted: frozenset[int], finals: frozenset[int]
+) -> list[tuple[int, tuple[int, ...]]]:
+    """What the body gives for stacks: its name there, and the values by turns.
+
+    Of what is carried on, and has a first value that is wanted too, that which each turn takes is collected
+    and not that which it gives: a backward reads the inputs of the layers.
+    """
+    taken = {
+        (q.node, q.result): q for q in queues if len(q.first) == 1 and wanted.issuperset(q.first)
+    }
+    collected: list[tuple[int, tuple[int, ...]]] = []
+    for node, first in enumerate(turns.turns[0]):
+        for result in range(len(first.outputs)):
+            values = turns.values(node, result)
+            if wanted.isdisjoint(set(values).difference(finals)):
+                continue
+            queue = taken.get((node, result))
+            if queue is not None and values[-1] in finals:
+                collected.append((-1 - queue.inputs[0], (*queue.first, *values[:-1])))
+            else:
+                collected.append((turns.first[node] + result, tuple(values)))
+    return collected
 
 
 def _body(
