@@ -339,3 +339,35 @@ print(round(x.sum().item(), 4), torch_pjrt.report().counts["programs_loaded"])
     assert first[1] == "0"
     assert second[1] == "1"
     assert off[1] == "0"
+
+
+def test_captured_step_with_loops_learns_donates_and_replays_as_without() -> None:
+    def learned(mode: str) -> tuple[list[float], int, int, int]:
+        torch_pjrt.config.roll_layers = mode
+        forget_programs()
+        torch.manual_seed(0)
+        model = Model(replace(PLAIN, layers=4, dropout=0.2)).to("pjrt")
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, eps=1e-3, capturable=True)
+
+        def train(x: Tensor) -> Tensor:
+            optimizer.zero_grad()
+            loss = model(x).square().mean()
+            loss.backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            return loss.detach()
+
+        step = torch_pjrt.capture(train)
+        before = counters.donated, counters.replays, counters.loops
+        batches = torch.linspace(-1, 1, 8 * 2 * 4 * WIDTH).view(8, 2, 4, WIDTH)
+        losses = [float(step(x.to("pjrt"))) for x in batches]
+        after = counters.donated, counters.replays, counters.loops
+        donated, replays, loops = (a - b for a, b in zip(after, before, strict=True))
+        return losses, donated, replays, loops
+
+    losses, *rest, loops = learned("on")
+    expected, *expected_rest, none = learned("off")
+
+    assert losses == pytest.approx(expected, rel=1e-5)
+    assert rest == expected_rest
+    assert (loops > 0, none) == (True, 0)

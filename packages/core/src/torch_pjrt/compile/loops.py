@@ -68,6 +68,6 @@ def run_loop(
 
     each = (tuple(stacks), draws, numbers)
     if op.vectorized:
-        return jax.vmap(lambda *one: turn((), one)[1])(*each)
+        return jax.vmap(lambda *one: turn((), one)[1], axis_size=op.turns)(*each)
     final, collected = lax.scan(turn, tuple(carried), each, length=op.turns, reverse=op.reverse)
     return (*final, *collected)
