@@ -62,6 +62,7 @@ _WRITES_ONE_VALUE = frozenset(
 _META_IS_WRONG = frozenset(
     (
         torch.ops.aten.multilabel_margin_loss_forward.default,
+        torch.ops.aten.native_batch_norm_backward.default,
         torch.ops.aten.native_group_norm.default,
         torch.ops.aten.native_group_norm_backward.default,
     )
