@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import io
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 import torch
 
 import torch_pjrt
+from sides import saved
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*ComplexHalf support is experimental:UserWarning")
 
@@ -29,13 +29,6 @@ def halves(device: str) -> torch.Tensor:
 def written(x: torch.Tensor, write: Callable[[torch.Tensor], Any]) -> torch.Tensor:
     write(x)
     return x
-
-
-def saved(x: torch.Tensor) -> torch.Tensor:
-    file = io.BytesIO()
-    torch.save(x, file)
-    file.seek(0)
-    return torch.load(file)
 
 
 def gradient(device: str) -> torch.Tensor | None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import copy
-import io
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 
+from sides import saved
 from torch_pjrt.observe.counters import counters
 from torch_pjrt.tensor import sparse
 
@@ -56,13 +56,6 @@ def written(x: torch.Tensor, write: Callable[[torch.Tensor], Any]) -> torch.Tens
     result = write(x)
     assert result is x
     return x
-
-
-def saved(x: torch.Tensor) -> torch.Tensor:
-    file = io.BytesIO()
-    torch.save(x, file)
-    file.seek(0)
-    return torch.load(file)
 
 
 def gradient(function: Callable[[torch.Tensor], torch.Tensor], device: str) -> torch.Tensor:

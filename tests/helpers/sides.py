@@ -6,6 +6,7 @@ of them is read, and one program computes all.
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -79,6 +80,14 @@ def moved(x: Any, device: str, memo: dict[int, torch.Tensor] | None = None) -> A
 def tensors_in(x: Any) -> list[torch.Tensor]:
     """Every tensor in `x`, in order."""
     return [t for t in tree_leaves(x) if isinstance(t, torch.Tensor)]
+
+
+def saved(x: torch.Tensor) -> torch.Tensor:
+    """What is loaded from a file that holds `x`."""
+    file = io.BytesIO()
+    torch.save(x, file)
+    file.seek(0)
+    return torch.load(file)
 
 
 def differences(cases: Iterable[Case]) -> list[str]:
