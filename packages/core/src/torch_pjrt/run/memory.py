@@ -2,9 +2,9 @@
 
 A device that keeps statistics is asked. For others (the CPU) the arrays that are alive are counted, each
 piece of memory once, whoever made them: a user's own JAX arrays on the device are among them. Nothing is
-counted while operators are recorded. A peak is looked for after launches, with what the program needs for
-itself: after the 1st, 2nd, 4th, 8th, ... of each program since the last reset, after every one while memory
-is traced, and after large uploads.
+counted while operators are recorded. A peak is looked for after launches (the 1st, 2nd, 4th, 8th, ... of each
+program since the last reset; every one while memory is traced) and after large uploads. What a program needs
+for itself comes on top.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import jax
 import torch
@@ -45,11 +46,14 @@ class Peak:
     """The most that was seen since the last reset, and how often there was no room at all.
 
     seen    bytes, by our looks.
+    around  bytes in use beside a program when it was launched, at most. What it needs for itself is asked for
+            when somebody wants to know: XLA takes a tenth of a second to say.
     device  the device's own peak at the reset: once it has grown, it is what counts.
     resets  how many there were; a program looked at before the last one is looked at anew.
     """
 
     seen: int = 0
+    around: WeakKeyDictionary[Program, int] = field(default_factory=WeakKeyDictionary)
     device: int = 0
     resets: int = 0
     exhaustions: int = 0
@@ -92,6 +96,10 @@ def in_use() -> int:
 def peak() -> int:
     """The most bytes in use since the last reset, as far as was looked."""
     _see(in_use())
+    for program, nbytes in list(_peak.around.items()):
+        if program.needs is None:
+            program.needs = own_needs(program.compiled)
+        _see(nbytes + program.needs)
     device = statistics().get("peak_bytes_in_use", 0)
     return max(_peak.seen, device) if device > _peak.device else _peak.seen
 
@@ -100,6 +108,7 @@ def reset_peak() -> None:
     """Forget the peak: what is in use now is the most."""
     _peak.device = statistics().get("peak_bytes_in_use", 0)
     _peak.resets += 1
+    _peak.around.clear()
     _peak.seen = in_use()
 
 
@@ -130,9 +139,7 @@ def launched(program: Program) -> None:
     program.launches = n = program.launches + 1
     if n & (n - 1) and not settings.trace_memory:
         return
-    if program.needs is None:
-        program.needs = own_needs(program.compiled)
-    _see(in_use() + program.needs)
+    _peak.around[program] = max(_peak.around.get(program, 0), in_use())
 
 
 def uploaded(nbytes: int) -> None:
