@@ -15,12 +15,19 @@ import torch
 import torch_pjrt
 from torch_pjrt.compile.programs import forget_programs
 from torch_pjrt.observe.counters import counters
+from torch_pjrt.observe.stops import forget_stops
 
 Count = Callable[[], int]
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 # Properties of tests whose sum the end of the run shows: they say how much was tried.
 SUMMED = ("random programs",)
+
+
+@pytest.fixture(autouse=True)
+def room_in_the_table() -> None:
+    """A process that ran many other tests has as many lines as the table of syncs lists."""
+    forget_stops()
 
 
 @pytest.fixture

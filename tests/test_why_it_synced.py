@@ -10,14 +10,8 @@ import torch
 
 import torch_pjrt
 from lines import at, here
-from torch_pjrt.observe.stops import Stop, forget_stops, stops
+from torch_pjrt.observe.stops import Stop, stops
 from torch_pjrt.settings import settings
-
-
-@pytest.fixture(autouse=True)
-def room_in_the_table() -> None:
-    """A process that ran many other tests has as many lines as the table lists."""
-    forget_stops()
 
 
 def new_stops(act: Callable[[], object]) -> list[Stop]:

@@ -229,3 +229,12 @@ def test_loop_that_carries_on_another_shape_is_refused() -> None:
 
     with pytest.raises(InvalidGraph, match="next turn of a loop"):
         graph.verify(after="a test")
+
+
+def test_inputs_may_outnumber_what_is_made() -> None:
+    few = [f"v{i} = aten.add.Tensor(i{i}, i{i + 15})" for i in range(15)]
+
+    graph = rolled([*few, "return " + ", ".join(f"v{i}" for i in range(15))], inputs=30)
+
+    assert len(graph.inputs) == 30
+    assert len(list(loops_of(graph))) == 1

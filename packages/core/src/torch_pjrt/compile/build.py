@@ -20,13 +20,12 @@ from torch_pjrt.errors import LoweringError, MissingLowering, WrongLowering
 from torch_pjrt.graph.face import Face
 from torch_pjrt.graph.graph import Draw, Graph, Node, Number
 from torch_pjrt.graph.loop import ELEMENTS, STACK, LoopOp
-from torch_pjrt.graph.signature import FunctionOp, NumberSlot, Signature, Slot, filled
+from torch_pjrt.graph.signature import READ, WRITE, FunctionOp, NumberSlot, Signature, Slot, filled
 from torch_pjrt.lowering import bounds, complex32, window
 from torch_pjrt.lowering.table import Lowering, LoweringTable
 from torch_pjrt.observe.lines import are_in_programs
 from torch_pjrt.observe.places import at_line
 from torch_pjrt.run.watch import OUTSIDE
-from torch_pjrt.tensor.view import READ, WRITE
 
 if TYPE_CHECKING:
     from torch_pjrt.compile.programs import NumberPlan

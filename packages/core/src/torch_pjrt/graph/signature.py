@@ -43,6 +43,9 @@ class InternalOp:
         return self.name
 
 
+READ, WRITE = InternalOp("pjrt.read"), InternalOp("pjrt.write")
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class FunctionOp:
     """An operator that one user's function is: each object is an operator of its own.

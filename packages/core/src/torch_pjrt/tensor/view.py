@@ -16,14 +16,12 @@ from typing import Any
 import torch
 
 from torch_pjrt.graph.face import Face, contiguous_face, face_of, storage_extent
-from torch_pjrt.graph.signature import InternalOp, NumberSlot, Signature, Slot, intern
+from torch_pjrt.graph.signature import READ, WRITE, InternalOp, NumberSlot, Signature, Slot, intern
 from torch_pjrt.graph.tape import Value, current, origin_on, push
 from torch_pjrt.lowering.window import slide_of
 from torch_pjrt.tensor.buffer import Buffer, CountedBuffer, buffer_of, look_of
 from torch_pjrt.tensor.counts import COUNTED, is_counted, recent
 
-READ = InternalOp("pjrt.read")
-WRITE = InternalOp("pjrt.write")
 _CONJ = torch.ops.aten._conj_physical.default
 _NEG = torch.ops.aten.neg.default
 

@@ -15,6 +15,7 @@ import torch
 
 from torch_pjrt.graph.graph import Draw, Graph, Node, Number
 from torch_pjrt.graph.loop import LoopOp, Piece, elements_node, stack_node
+from torch_pjrt.graph.signature import READ
 from torch_pjrt.passes.merge_equal import number_key
 from torch_pjrt.passes.rolling.lists import length_of_lists, lists_of, part
 from torch_pjrt.passes.rolling.wiring import (
@@ -26,7 +27,6 @@ from torch_pjrt.passes.rolling.wiring import (
     Source,
     Wiring,
 )
-from torch_pjrt.tensor.view import READ
 
 
 def with_loops(graph: Graph, wirings: Sequence[Wiring], inputs: Inputs, fewest: int) -> Graph:

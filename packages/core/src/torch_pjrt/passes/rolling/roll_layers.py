@@ -11,12 +11,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from torch_pjrt.graph.graph import Graph, Node
+from torch_pjrt.graph.signature import READ
 from torch_pjrt.passes.rolling.detection import Repetition, repetitions
 from torch_pjrt.passes.rolling.emission import with_loops
 from torch_pjrt.passes.rolling.wiring import Each, Inputs, Wiring, wired
 from torch_pjrt.passes.runner import Stage
 from torch_pjrt.settings import settings
-from torch_pjrt.tensor.view import READ
 
 
 @dataclass(frozen=True, slots=True)

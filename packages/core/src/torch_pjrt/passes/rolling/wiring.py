@@ -100,7 +100,7 @@ class Inputs:
         for place, node in enumerate(nodes):
             for result, value in enumerate(node.outputs):
                 made[value] = place * self.width + result
-        self.places = np.where(self.values < 0, -1, made[self.values])
+        self.places = made[np.maximum(self.values, -1)]
         self.wanted = np.array(graph.outputs, np.int64)
 
     def of(self, start: int, stop: int) -> slice:
