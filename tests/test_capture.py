@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +15,9 @@ from torch import nn
 
 import torch_pjrt
 from torch_pjrt.errors import CaptureError
-from torch_pjrt.replays.bound import Binding
+from torch_pjrt.graph.face import contiguous_face
+from torch_pjrt.replays.bound import Binding, Stale, Target
+from torch_pjrt.tensor.buffer import buffer_of
 
 Batches = list[tuple[torch.Tensor, torch.Tensor]]
 Step = Callable[..., Any]
@@ -140,6 +144,21 @@ def test_parameters_are_bound_once_and_not_in_each_replay(monkeypatch: pytest.Mo
     captured(*narrow[19])
     assert torch.equal(held.cpu(), before)
     assert len(bound) <= 2
+
+
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
+def test_a_tensor_that_looks_different_is_stale_and_binds_nothing():
+    x = torch.ones(2, device="pjrt")
+    torch_pjrt.sync()
+    buffer = buffer_of(x)
+    fits = Target(weakref.ref(buffer), buffer.face, is_read=True, is_taken=False)
+    value = buffer.value
+
+    with pytest.raises(Stale, match="a tensor that the step used was"):
+        Binding([fits, replace(fits, face=contiguous_face((3,), torch.float32))])
+    gc.collect()
+
+    assert buffer.value is value
 
 
 def test_what_is_dropped_is_freed_though_the_model_lives_on():

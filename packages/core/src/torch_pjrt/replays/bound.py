@@ -78,19 +78,21 @@ class Binding:
 
         Raises `Stale` where a buffer is gone or looks different; nothing is bound then.
         """
-        self.targets = [t for t in targets if t.is_read or t.buffer() is not None]
+        self.targets: list[Target] = []
         self.arrays: list[Any] = []
         self._values: list[weakref.ref[Bound]] = []
-        self._taken = [i for i, t in enumerate(self.targets) if t.is_taken]
-        for target in self.targets:
+        there = [t for t in targets if t.is_read or t.buffer() is not None]
+        self._taken = [i for i, t in enumerate(there) if t.is_taken]
+        for target in there:
             buffer_at(target.buffer, target.face)
-        for target in self.targets:
+        for target in there:
             self._bind(target)
 
     def _bind(self, target: Target) -> None:
         buffer = target.buffer()
         assert buffer is not None
         is_alone, array = array_of(buffer)
+        self.targets.append(target)
         self.arrays.append(array if is_alone or not target.is_taken else array.copy())
         old: Any = buffer.value
         if isinstance(old, Bound):

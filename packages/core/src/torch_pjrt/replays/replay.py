@@ -100,8 +100,7 @@ class Replay:
 
     def _bind(self, n_arguments: int) -> None:
         """Bind the targets, and find out where each launch's inputs and the targets' results are."""
-        if self._binding is not None:
-            self._binding.release()
+        self.release()
         self._binding = binding = Binding(self._targets)
         places: dict[Any, int] = {}
         for known in [t.buffer for t in binding.targets] + [r for r, _ in self._only_read]:
