@@ -46,7 +46,7 @@ def layers_of(recorded: Graph) -> list[Layers]:
         plan = roll.plan(graph)
         if plan is None:
             continue
-        for node in roll(graph).nodes:
+        for node in plan.rolled().nodes if plan.wirings else ():
             if isinstance(node.op, LoopOp):
                 body = node.op.body.nodes
                 told = node.op.told()

@@ -254,7 +254,7 @@ def finish(
     return _returned(plan, targets, fresh)
 
 
-def write(target: torch.Tensor, value: Value, face: Face, op: Any = None) -> None:
+def write(target: torch.Tensor, value: Value, face: Face, op: Any) -> None:
     """Write a value that looks like `face` into a tensor: resized as `out=` is, cast to its dtype.
 
     `op` is the functional operator that made the value.

@@ -56,6 +56,10 @@ class Plan:
     wirings: list[Wiring] = field(default_factory=list)
     refused: list[Refused] = field(default_factory=list)
 
+    def rolled(self) -> Graph:
+        """The graph with its loops."""
+        return with_loops(self.graph, self.wirings, self.inputs, WHERE["on"].turns)
+
 
 @dataclass(frozen=True, slots=True)
 class RollLayers:
@@ -72,7 +76,7 @@ class RollLayers:
         plan = self.plan(graph)
         if plan is None or not plan.wirings:
             return graph
-        return with_loops(plan.graph, plan.wirings, plan.inputs, WHERE["on"].turns)
+        return plan.rolled()
 
     def plan(self, graph: Graph) -> Plan | None:
         """What this pass would do to a graph; None where nothing repeats, or nothing is wanted."""
