@@ -38,16 +38,12 @@ Step = Callable[[], Any]
 def by_jax(workload: Workload, weights: dict[str, np.ndarray], batch: Any) -> tuple[Step, int]:
     """The step, and how many arrays it takes."""
     params, statistics = jax_models.params_from_torch(weights)
-    state = jax_step.start(workload, params)
     x, targets = (jax.device_put(part.int().numpy()) for part in batch)
-    train = jax_step.train_step(workload)
-
-    def step() -> Any:
-        nonlocal params, statistics, state
-        params, statistics, state, loss = train(params, statistics, state, x, targets)
-        return loss
-
-    return step, len(jax.tree.leaves((params, statistics, state))) + 2
+    train = jax_step.stepping(workload, weights)
+    n_arrays = len(
+        jax.tree.leaves((params, statistics, jax_step.start(workload, params), x, targets))
+    )
+    return lambda: train(x, targets), n_arrays
 
 
 def by_torch(workload: Workload, model: torch.nn.Module, batch: Any) -> tuple[Step, Step]:

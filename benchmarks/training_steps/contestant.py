@@ -38,9 +38,9 @@ def forget_peak() -> None:
     Path("/proc/self/clear_refs").write_text("5")
 
 
-def serve(workload_name: str, way_name: str, data: Path, cache: Path) -> None:
-    """Answer until the input ends."""
-    weights, batches = read_data(data)
+def serve(workload_name: str, way_name: str, folder: Path) -> None:
+    """Answer until the input ends. The folder has the data, and takes what a way keeps on disk."""
+    weights, batches = read_data(folder)
     turn = itertools.cycle(batches)
     workload, way, traced = WORKLOADS[workload_name], WAYS[way_name], Traced()
     gc.collect()
@@ -77,14 +77,12 @@ def serve(workload_name: str, way_name: str, data: Path, cache: Path) -> None:
     for line in sys.stdin:
         command, _, number = line.strip().partition(" ")
         if command == "first":
-            start = time.perf_counter()
-            train = way.make(workload, weights, cache, traced)
-            made = time.perf_counter() - start
-            answer = {**take(1), "made_s": made}
+            train = way.make(workload, weights, folder, traced)
+            answer = take(1)
         else:
             answer = answers[command](int(number))
         print(json.dumps(answer), flush=True)
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1], sys.argv[2], Path(sys.argv[3]), Path(sys.argv[4]))
+    serve(sys.argv[1], sys.argv[2], Path(sys.argv[3]))

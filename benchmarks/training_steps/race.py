@@ -54,7 +54,7 @@ class Contestant:
     def __init__(self, workload: str, way: str, data: Path) -> None:
         self.way = way
         python = os.environ.get(WAYS[way].python, sys.executable)
-        command = [python, str(HERE / "contestant.py"), workload, way, str(data), str(data)]
+        command = [python, str(HERE / "contestant.py"), workload, way, str(data)]
         self.complaints = tempfile.TemporaryFile("w+")  # noqa: SIM115  closed with the contestant
         self.start = time.perf_counter()
         self.process = subprocess.Popen(

@@ -44,11 +44,15 @@ class Way:
     settings: dict[str, str] = field(default_factory=dict)
 
 
-def by_jax(workload: Workload, weights: Weights, cache: Path, _: Traced) -> Train:
+def _keep_programs_of_jax(folder: Path) -> None:
     import jax
 
-    jax.config.update("jax_compilation_cache_dir", str(cache / "jax"))
+    jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+
+
+def by_jax(workload: Workload, weights: Weights, cache: Path, _: Traced) -> Train:
+    _keep_programs_of_jax(cache / "jax")
     from jax_step import stepping
 
     return stepping(workload, weights)
@@ -172,10 +176,7 @@ def by_torch_xla_dynamo(workload: Workload, weights: Weights, cache: Path, trace
 
 def by_torchax(workload: Workload, weights: Weights, cache: Path, _: Traced) -> Train:
     """With its own helper for training steps, jitted; it leaves running statistics as they are."""
-    import jax
-
-    jax.config.update("jax_compilation_cache_dir", str(cache / "torchax"))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    _keep_programs_of_jax(cache / "torchax")
     import optax  # pyright: ignore[reportMissingImports]
     import torch
     import torchax  # pyright: ignore[reportMissingImports]
