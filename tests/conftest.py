@@ -16,6 +16,7 @@ import torch_pjrt
 from torch_pjrt.compile.programs import forget_programs
 from torch_pjrt.observe.counters import counters
 from torch_pjrt.observe.stops import forget_stops
+from torch_pjrt.tensor.counts import recent
 
 Count = Callable[[], int]
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -32,11 +33,12 @@ def room_in_the_table() -> None:
 
 @pytest.fixture
 def compiled() -> Count:
-    """How many programs were compiled since the test began; nothing is pending and none is known then."""
+    """How many programs were compiled since the test began; nothing is pending, known or counted then."""
     torch.zeros((), device="pjrt")
     gc.collect()
     torch_pjrt.sync()
     forget_programs()
+    recent.by_size.clear()
     before = counters.programs_compiled
     return lambda: counters.programs_compiled - before
 

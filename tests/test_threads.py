@@ -76,6 +76,22 @@ def test_side_by_side_they_compile_no_more_than_alone(compiled: Callable[[], int
     assert compiled() == before
 
 
+def test_sizes_that_one_has_counted_are_ordinary_sizes_to_the_others(compiled: Callable[[], int]):
+    x = torch.arange(9, device="pjrt")
+    trained(0)
+    alone = compiled()
+
+    def count() -> None:
+        for n in (5, 6) * 10:  # the sizes of the models
+            assert x[x < n].clone().expand(3, n).sum().item() == 3 * sum(range(n))
+
+    at_once(count, *[lambda seed=seed: trained(seed) for seed in range(3)])
+    before = compiled()
+    assert before > alone
+    at_once(count, *[lambda seed=seed: trained(seed) for seed in range(3)])
+    assert compiled() == before
+
+
 def test_one_reads_what_another_has_recorded():
     x = torch.arange(4.0, device="pjrt")
     y = x * 2  # pending on this thread's tape

@@ -6,6 +6,7 @@ there it is a value on the device, and the arrays have room for more elements th
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeGuard
@@ -53,14 +54,12 @@ class Count:
         return Count(self.n * factor, self.value, self.room * factor, self.scale * factor)
 
 
-class Recent:
-    """The counts that were met last, by their number.
+class Recent(threading.local):
+    """The counts that this thread has met last, by their number.
 
     Backward passes make gradients from sizes alone (`grad.expand(sizes)`): there a size that was lately
     counted is taken to be that count. Where it is another size after all, the results are the same.
     """
-
-    __slots__ = ("_all", "by_size")
 
     def __init__(self) -> None:
         self.by_size: OrderedDict[int, Count] = OrderedDict()
