@@ -26,7 +26,7 @@ from torch_pjrt.observe.counters import counters
 Count = Callable[[], int]
 PROGRAMS = int(os.environ.get("TORCH_PJRT_TEST_ROLLED", "20"))
 WIDTH = 8
-STEPS = 2
+STEPS = 3
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,7 @@ class Plan:
     kind     what a layer does. skip: it reads what came before the last layer too.
     shared   every layer whose number it divides has the first layer's weights; 0 for none.
     last     the last layer is another one. repeats: steps between two syncs, gradients adding up.
+    between  what is done with the weights from outside between two steps.
     """
 
     layers: int
@@ -46,6 +47,7 @@ class Plan:
     last: bool
     optimizer: str
     repeats: int
+    between: str = "nothing"
 
 
 PLANS = st.builds(
@@ -58,6 +60,7 @@ PLANS = st.builds(
     last=st.booleans(),
     optimizer=st.sampled_from(["SGD", "AdamW", "momentum", "none"]),
     repeats=st.integers(1, 3),
+    between=st.sampled_from(["nothing", "read", "write", "load", "evaluate", "hold"]),
 )
 
 
@@ -106,8 +109,31 @@ class Model(nn.Module):
         return x
 
 
+def meddled(model: Model, how: str) -> list[Tensor]:
+    """Does something with the weights of some layers; what it has seen, or holds on to."""
+    some = model.layers[1:3]
+    weights = [weight for layer in some for weight in layer.parameters()]
+    with torch.no_grad():
+        if how == "read":
+            return [weight.cpu() for weight in weights]
+        if how == "write":
+            weights[0].mul_(1.5)
+            weights[-1].data = weights[-1].data - 0.25
+        elif how == "load":
+            state = some.state_dict(prefix="layers.")
+            model.load_state_dict({k: v.cpu() * 0.9 for k, v in state.items()}, strict=False)
+        elif how == "evaluate":
+            x = torch.ones(1, 4, WIDTH, dtype=torch.float64).to(weights[0].device)
+            result = model.eval()(x)
+            model.train()
+            return [result]
+        elif how == "hold":
+            return [weight.detach() for weight in weights]
+    return []
+
+
 def trained(plan: Plan, device: str, mode: str) -> tuple[list[Tensor], int]:
-    """Loss, state and gradients after two steps; how many loops the programs had."""
+    """Losses, what was seen between the steps, state and gradients; how many loops the programs had."""
     torch_pjrt.config.roll_layers = mode
     forget_programs()
     loops = counters.loops
@@ -120,8 +146,10 @@ def trained(plan: Plan, device: str, mode: str) -> tuple[list[Tensor], int]:
         momentum = 0.9 if plan.optimizer == "momentum" else 0.0
         optimizer = torch.optim.SGD(model.parameters(), lr=1e-2, momentum=momentum)
     generator = torch.Generator().manual_seed(1)
-    losses = []
-    for _ in range(STEPS):
+    losses: list[Tensor] = []
+    for step in range(STEPS):
+        if step:
+            losses += meddled(model, plan.between)
         model.zero_grad()
         for _ in range(plan.repeats):
             x = torch.randn(2, 4, WIDTH, generator=generator).double().to(device)
@@ -275,7 +303,7 @@ def test_nothing_is_compiled_anew_in_later_steps(compiled: Count) -> None:
 
 
 def test_by_default_deep_models_of_small_layers_have_loops_and_shallow_ones_have_not() -> None:
-    deep = replace(PLAIN, layers=32, optimizer="none")
+    deep = replace(PLAIN, layers=12, optimizer="none")
 
     _, of_deep = trained(deep, "pjrt", "auto")
     _, of_shallow = trained(PLAIN, "pjrt", "auto")
@@ -291,13 +319,13 @@ def test_explanation_says_what_is_a_loop_and_what_prevented_one() -> None:
     torch_pjrt.config.roll_layers = "on"
     [loop] = torch_pjrt.explain(model, x).programs[-1].layers
     torch_pjrt.config.roll_layers = "auto"
-    deep = Model(replace(PLAIN, layers=15, kind="attention")).to("pjrt")
+    deep = Model(replace(PLAIN, layers=11, kind="attention")).to("pjrt")
     explanation = torch_pjrt.explain(deep, x)
     [refused] = explanation.programs[-1].layers
 
     assert (loop.rolled, loop.turns) == (True, 5)
-    assert (refused.rolled, refused.turns) == (False, 15)
-    assert refused.what == "it has 15 turns; a loop pays from 32 on"
+    assert (refused.rolled, refused.turns) == (False, 11)
+    assert refused.what == "it has 11 turns; a loop pays from 12 on"
     assert "Layers that repeat" in str(explanation)
 
 

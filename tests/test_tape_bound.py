@@ -96,3 +96,13 @@ def test_cut_counts_as_a_sync_of_its_own_cause(bound: int) -> None:
         x = x + 1
 
     assert torch_pjrt.report().as_dict()["syncs"]["the tape's bound"] > before
+
+
+def test_an_operator_over_lists_counts_once(bound: int, compiled: Count) -> None:
+    xs = [torch.zeros(2, device="pjrt") for _ in range(50)]
+
+    for _ in range(10):
+        torch._foreach_add_(xs, 1.0)
+
+    assert len(state.tape.values) >= 500, "nothing was run"
+    assert [x.tolist() for x in xs] == [[10, 10]] * 50

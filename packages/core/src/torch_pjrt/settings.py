@@ -72,7 +72,7 @@ def _names(variable: str, known: Collection[str]) -> frozenset[str]:
 class Settings:
     """All settings, each with the variable that sets it.
 
-    tape_bound    TORCH_PJRT_TAPE_BOUND: the tape is run when it holds more values than this.
+    tape_bound    TORCH_PJRT_TAPE_BOUND: the tape is run when it holds more operators than this.
     max_programs  TORCH_PJRT_MAX_PROGRAMS: one more distinct program than this is `TooManyPrograms`.
     log           TORCH_PJRT_LOG: what is logged at once, names of `LOGGED`.
     cache_dir     TORCH_PJRT_CACHE_DIR: where compiled programs are saved for the next process; None (the

@@ -28,7 +28,7 @@ from torch_pjrt.run.client import Client
 from torch_pjrt.settings import settings
 
 # Grows when what is written to disk, or how it is found, changes.
-FORMAT = 1
+FORMAT = 2
 
 # What PyTorch's own objects are written as says all about them.
 _PLAIN = (bool, int, str, torch.dtype, torch.device, torch.layout, torch.memory_format)

@@ -8,13 +8,14 @@ whatever they are.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 
 from torch_pjrt.compile import saved
+from torch_pjrt.compile.boundary import Boundary, with_stacks
 from torch_pjrt.compile.build import as_int64, function_of
 from torch_pjrt.compile.precision import in_force
 from torch_pjrt.graph.graph import Graph, graph_of, with_inputs
@@ -32,11 +33,12 @@ from torch_pjrt.observe.launches import launched
 from torch_pjrt.passes.runner import run_passes
 from torch_pjrt.run import memory
 from torch_pjrt.run.client import client
+from torch_pjrt.run.rows import gathered, spread
 from torch_pjrt.run.wait import remember
 from torch_pjrt.settings import settings
 
 if TYPE_CHECKING:
-    from torch_pjrt.graph.tape import Tape
+    from torch_pjrt.graph.tape import Tape, Value
 
 _MOST_VARIANTS = 2
 
@@ -48,6 +50,7 @@ class Program:
     donated    the inputs (negative numbers) whose memory it takes.
     outputs    the tape's numbers of the values it returns, in order.
     plan       which numbers of the tape are inputs.
+    boundary   which inputs and outputs it takes and gives as stacks.
     launches, resets, needs    kept by `run/memory.py`.
     compilation    what it cost, why it was needed, how often it ran.
     """
@@ -61,9 +64,11 @@ class Program:
         outputs: tuple[int, ...],
         donated: tuple[int, ...],
         plan: NumberPlan,
+        boundary: Boundary,
     ) -> None:
         self.recorded = recorded
         self.compiled = compiled
+        self.boundary = boundary
         self.outputs = outputs
         self.donated = donated
         self.plan = plan
@@ -77,18 +82,27 @@ class Program:
 
     def run(self, tape: Tape, reusable: Mapping[int, int]) -> Sequence[jax.Array]:
         """Launch it on the tape's inputs. An input that is donated but still held is copied first."""
-        arrays = [value.array for value in tape.inputs]
-        for number in self.donated:
-            if number not in reusable:
-                arrays[-number - 1] = arrays[-number - 1].copy()  # type: ignore[union-attr]
+        kept = frozenset([-n - 1 for n in self.donated if n not in reusable])
+        arrays: list[Any] = [value.array for value in tape.inputs]
         counters.operators += len(self.recorded.nodes)
-        return self.launch(arrays, self.plan.arguments(tape))
+        return self.launch(arrays, self.plan.arguments(tape), kept, tape.inputs)
 
-    def launch(self, arrays: Sequence[Any], numbers: Sequence[np.ndarray]) -> Sequence[jax.Array]:
-        """Launch it on these arrays, of which it takes those of `donated`, and numbers."""
+    def launch(
+        self,
+        arrays: list[Any],
+        numbers: Sequence[np.ndarray],
+        kept: Container[int] = (),
+        values: Sequence[Value] | None = None,
+    ) -> Sequence[Any]:
+        """Launch it on these arrays, of which it takes those of `donated`, and numbers.
+
+        `kept` are places among `arrays` that are copied before they are taken; `values` hold the arrays, and
+        may be told to hold rows of a stack instead.
+        """
+        taken = gathered(self.boundary, arrays, kept, values)
         with counters.timed("launch_s"), jax.enable_x64(True):
             try:
-                results = self.compiled(*arrays, *numbers)
+                results = self.compiled(*taken, *numbers)
             except jax.errors.JaxRuntimeError as error:
                 memory.raise_if_exhausted(error, "launching a program")
                 raise
@@ -98,7 +112,7 @@ class Program:
         launched(self)
         counters.programs_run += 1
         counters.donated += len(self.donated)
-        return results
+        return spread(self.boundary, results)
 
 
 class NumberPlan:
@@ -230,6 +244,23 @@ def shapes_of_arguments(tape: Tape, plan: NumberPlan) -> list[jax.ShapeDtypeStru
     ]
 
 
+def _shapes_of_stacks(
+    boundary: Boundary, shapes: Sequence[jax.ShapeDtypeStruct]
+) -> list[jax.ShapeDtypeStruct]:
+    """What the arguments look like as the program takes them."""
+    taken: list[jax.ShapeDtypeStruct] = []
+    n = 0
+    for place in boundary.inputs:
+        if isinstance(place, int):
+            taken.append(shapes[place])
+            n += 1
+        else:
+            first = shapes[place[0]]
+            taken.append(first.update(shape=(len(place), *first.shape)))
+            n += len(place)
+    return [*taken, *shapes[n:]]
+
+
 def _compiled(
     tape: Tape, live: tuple[int, ...], reusable: Mapping[int, int], plan: NumberPlan
 ) -> Program:
@@ -237,23 +268,27 @@ def _compiled(
     outputs = [*reusable.values(), *sorted(set(live) - set(reusable.values()))]
     recorded = with_inputs(graph_of(tape, outputs), plan.changing)
     digest = saved.digest_of(recorded, tape, tuple(reusable))
-    compiled = saved.load(digest) if digest is not None else None
-    if compiled is None:
+    found = saved.load(digest) if digest is not None else None
+    if found is None:
         start = time.perf_counter()
-        compiled = _compile(recorded, tape, reusable, plan)
+        found = _compile(recorded, tape, reusable, plan)
         if digest is not None:
-            saved.save(digest, compiled, len(recorded.nodes), time.perf_counter() - start)
-    return Program(recorded, compiled, tuple(outputs), tuple(reusable), plan)
+            saved.save(digest, *found, len(recorded.nodes), time.perf_counter() - start)
+    compiled, boundary = found
+    return Program(recorded, compiled, tuple(outputs), tuple(reusable), plan, boundary)
 
 
-def _compile(recorded: Graph, tape: Tape, reusable: Mapping[int, int], plan: NumberPlan) -> Any:
-    """The graph lowered and compiled, to be launched on arrays like the tape's inputs."""
-    graph = run_passes(client().passes, recorded)
+def _compile(
+    recorded: Graph, tape: Tape, reusable: Mapping[int, int], plan: NumberPlan
+) -> tuple[Any, Boundary]:
+    """The graph lowered and compiled, to be launched on arrays like the tape's inputs; how they go in."""
+    heirs = {-origin - 1: place for place, origin in enumerate(reusable)}
+    graph, boundary = with_stacks(run_passes(client().passes, recorded), heirs)
     dump = begin_dump(recorded, graph)
     function = function_of(graph, client().lowerings, plan, len(tape.draws))
-    arguments = shapes_of_arguments(tape, plan)
+    arguments = _shapes_of_stacks(boundary, shapes_of_arguments(tape, plan))
     with jax.enable_x64(True):
-        compiled = client().compile(function, arguments, [-n - 1 for n in reusable], dump)
+        compiled = client().compile(function, arguments, boundary.donated, dump)
     counters.programs_compiled += 1
     counters.loops += sum(1 for loop in loops_of(graph) if not loop.vectorized)
-    return compiled
+    return compiled, boundary

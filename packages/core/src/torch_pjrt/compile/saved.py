@@ -13,6 +13,7 @@ from torch_pjrt.run.client import client
 from torch_pjrt.settings import settings
 
 if TYPE_CHECKING:
+    from torch_pjrt.compile.boundary import Boundary
     from torch_pjrt.graph.graph import Graph
     from torch_pjrt.graph.tape import Tape
 
@@ -35,25 +36,25 @@ def digest_of(recorded: Graph, tape: Tape, donated: Sequence[int]) -> str | None
         return None
 
 
-def load(digest: str) -> Any:
-    """The compiled program, ready to be launched; None if it is not on disk."""
+def load(digest: str) -> tuple[Any, Boundary] | None:
+    """The compiled program, ready to be launched, and its boundary; None if it is not on disk."""
     store = _store()
     with counters.timed("load_s"):
         content = store.load(digest)
         if content is None:
             return None
-        compiled = executables.from_bytes(content, client())
-        if compiled is None:
+        found = executables.from_bytes(content, client())
+        if found is None:
             store.drop(digest)
         else:
             counters.programs_loaded += 1
-        return compiled
+        return found
 
 
-def save(digest: str, compiled: Any, n_operators: int, seconds: float) -> None:
+def save(digest: str, compiled: Any, boundary: Boundary, n_operators: int, seconds: float) -> None:
     """Keep a program for the next process; `seconds` is what it took to lower and compile it."""
     with counters.timed("save_s"):
-        content = executables.to_bytes(compiled)
+        content = executables.to_bytes(compiled, boundary)
         if content is not None:
             device = client().device.name
             about = {"device": device, "operators": n_operators, "seconds": round(seconds, 3)}

@@ -26,8 +26,8 @@ def stacked(node: Node, values: Sequence[Array]) -> Array:
             parts.append(value[None])
             continue
         start, length, step = piece
-        low = start if step > 0 else start - length + 1
-        part = lax.slice_in_dim(value, low, low + length)
+        low = min(start, start + (length - 1) * step)
+        part = lax.slice_in_dim(value, low, low + (length - 1) * abs(step) + 1, abs(step))
         parts.append(part if step > 0 else lax.rev(part, (0,)))
     return jnp.concatenate(parts)
 

@@ -11,8 +11,8 @@ turn gets, and what the loop collects into stacks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from torch_pjrt.errors import InvalidGraph
@@ -126,7 +126,7 @@ def stack_of(face: Face, n: int) -> Face:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Elements of one stack: from `start` on, `length` of them, forward (`step` 1) or backward (-1).
+    """Elements of one stack: from `start` on, `length` of them, each `step` further on (or back).
 
     A piece with a `stack` of False is a value that is not stacked yet.
     """
@@ -136,6 +136,38 @@ class Piece:
     start: int = 0
     length: int = 1
     step: int = 1
+
+
+def pieces_of(values: Sequence[int], where: Mapping[int, tuple[int, int]]) -> list[Piece]:
+    """The values as parts of the stacks that hold them; `where` says which stack, and where in it."""
+    pieces: list[Piece] = []
+    place = 0
+    while place < len(values):
+        if values[place] not in where:
+            pieces.append(Piece(values[place]))
+            place += 1
+            continue
+        stack, start = where[values[place]]
+        length, step = _run(values[place:], where)
+        pieces.append(Piece(stack, True, start, length, step))
+        place += length
+    return pieces
+
+
+def _run(values: Sequence[int], where: Mapping[int, tuple[int, int]]) -> tuple[int, int]:
+    """How many of the values, from the first on, lie evenly spaced in its stack, and how far apart.
+
+    Two that are not neighbours are no run yet.
+    """
+    stack, last = where[values[0]]
+    length, step = 1, 1
+    for value in values[1:]:
+        of_next, index = where.get(value, (None, 0))
+        if of_next != stack or index == last or (length > 1 and index - last != step):
+            break
+        step, last = index - last, index
+        length += 1
+    return (length, step) if length > 2 or step in (1, -1) else (1, 1)
 
 
 def stack_node(pieces: Sequence[Piece], faces: Sequence[Face], out: int) -> Node:

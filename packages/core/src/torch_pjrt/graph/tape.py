@@ -78,6 +78,7 @@ class Tape:
     ints, floats    Python numbers of the calls, in order: candidates for program inputs.
     draws   for each (re)seeding that this tape saw: the generator's seed and offset there.
     n_draws how many random operators were recorded since the last (re)seeding.
+    n_further    how many values are not the first of their node: what `len(values)` exceeds the nodes by.
     nested  a scratch tape on which a decomposition is recorded; it never syncs.
     closed  it is being run, or was: nothing is appended any more.
     kept    what must live until the program is made: functions that recorded operators stand for.
@@ -96,6 +97,7 @@ class Tape:
         "ints",
         "kept",
         "n_draws",
+        "n_further",
         "nested",
         "values",
     )
@@ -110,6 +112,7 @@ class Tape:
         self.floats: list[float] = []
         self.draws: list[tuple[int, int]] = []
         self.n_draws = 0
+        self.n_further = 0
         self.nested = nested
         self.closed = False
         # The numbers of the inputs by their ids: another thread's tape may have numbered them since.

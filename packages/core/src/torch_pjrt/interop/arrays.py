@@ -16,6 +16,7 @@ from torch_pjrt.errors import UnsupportedError
 from torch_pjrt.graph.face import contiguous_face
 from torch_pjrt.graph.tape import Value
 from torch_pjrt.run.client import client
+from torch_pjrt.run.rows import alone
 from torch_pjrt.run.sync import materialize
 from torch_pjrt.tensor.buffer import is_pjrt, wrap_sized
 from torch_pjrt.tensor.view import value_of
@@ -34,9 +35,7 @@ def to_jax(tensor: torch.Tensor) -> jax.Array:
     value = value_of(tensor if is_pjrt(tensor) else tensor.to("pjrt"))
     if value.array is None:
         materialize(value)
-    array = value.array
-    assert array is not None
-    return array
+    return alone(value.array)
 
 
 def from_jax(array: jax.Array) -> torch.Tensor:

@@ -29,6 +29,8 @@ class Counters:
     downloads: int = 0
     downloaded_bytes: int = 0
     donated: int = 0
+    stacks_made: int = 0
+    rows_taken: int = 0
     lower_s: float = 0.0
     compile_s: float = 0.0
     load_s: float = 0.0

@@ -38,5 +38,7 @@ def install() -> None:
 
 def made() -> list[tuple[jax.Array, str]]:
     """The arrays held by values whose lines were noted, with `file:line`."""
+    from torch_pjrt.run.rows import whole
+
     noted = list(_makers.items())
-    return [(value.array, line) for value, line in noted if value.array is not None]
+    return [(whole(value.array), line) for value, line in noted if value.array is not None]

@@ -28,6 +28,7 @@ from torch_pjrt.graph.tape import Tape
 from torch_pjrt.observe import lines
 from torch_pjrt.run import sync
 from torch_pjrt.run.client import client
+from torch_pjrt.run.rows import alone
 from torch_pjrt.tensor import counts
 
 _NAN, _INF = 1, 2
@@ -103,7 +104,7 @@ def _found_in(tape: Tape, live: tuple[int, ...], *, kinds: int) -> Exception | N
     if not results:
         return None
     with jax.enable_x64(True):
-        bits = np.asarray(_bits_of_arrays([tape.values[v].array for v in results])).tolist()
+        bits = np.asarray(_bits_of_arrays([alone(tape.values[v].array) for v in results])).tolist()
     for kind in (_NAN, _INF):
         bad = [v for v, b in zip(results, bits, strict=True) if b & kind & kinds]
         if not bad:
@@ -142,7 +143,7 @@ def _flags(tape: Tape, nodes: Sequence[Node]) -> _Flags:
         tape, watched, every, lambda function: lambda *x: _bits_of_arrays(function(*x))
     )
     compiled = client().compile_lowered(lowered)
-    arrays = [value.array for value in tape.inputs]
+    arrays = [alone(value.array) for value in tape.inputs]
     with jax.enable_x64(True):
         bits = np.asarray(compiled(*arrays, *every.arguments(tape)))
     return _Flags(dict(zip(watched, bits.tolist(), strict=True)))

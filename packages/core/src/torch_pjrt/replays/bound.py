@@ -46,6 +46,10 @@ class Bound(Value):
         """The array that is in the list now."""
         return self.arrays[self.place]
 
+    @array.setter
+    def array(self, array: Any) -> None:
+        self.arrays[self.place] = array
+
     def keep(self) -> None:
         """From now on the array that is in the list now; the list lets go of it."""
         array, self.arrays[self.place] = self.arrays[self.place], None

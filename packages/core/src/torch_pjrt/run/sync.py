@@ -22,6 +22,7 @@ from torch_pjrt.observe.counters import counters
 from torch_pjrt.observe.stops import syncing
 from torch_pjrt.run.client import client
 from torch_pjrt.run.watch import look
+from torch_pjrt.settings import settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -95,8 +96,11 @@ def _sync(tape: Tape, cause: str) -> None:
 
 
 def cut(tape: Tape) -> Tape:
-    """Sync because the tape has grown past `settings.tape_bound`; the tape to go on with."""
-    if not tape.nested:
+    """Sync if the tape has more operators than `settings.tape_bound`; the tape to go on with.
+
+    Called where it has more values: an operator over lists makes many of them.
+    """
+    if not tape.nested and len(tape.values) - tape.n_further > settings.tape_bound:
         sync("the tape's bound")
     return state.tape
 

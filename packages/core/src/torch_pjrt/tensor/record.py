@@ -214,6 +214,7 @@ def record(
         tape.ints += ints  # type: ignore[arg-type]
         tape.floats += floats
         tape.values += values
+        tape.n_further += len(values) - 1
         return values
 
 

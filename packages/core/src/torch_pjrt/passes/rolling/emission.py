@@ -14,7 +14,7 @@ from itertools import accumulate
 import torch
 
 from torch_pjrt.graph.graph import Draw, Graph, Node, Number
-from torch_pjrt.graph.loop import LoopOp, Piece, elements_node, stack_node
+from torch_pjrt.graph.loop import LoopOp, elements_node, pieces_of, stack_node
 from torch_pjrt.graph.signature import READ
 from torch_pjrt.passes.merge_equal import number_key
 from torch_pjrt.passes.rolling.lists import length_of_lists, lists_of, part
@@ -266,14 +266,14 @@ class _Emitter:
             return 1
         if values[::-1] in self._stacks:
             return -1
-        return sum(p.step * p.length for p in self._pieces(values) if p.length > 1)
+        return sum(p.step * p.length for p in pieces_of(values, self._elements) if p.length > 1)
 
     def _stacked(self, values: tuple[int, ...]) -> int:
         """The stack of these values: one that is there, or a new one made of what is there."""
         known = self._stacks.get(values)
         if known is not None:
             return known
-        pieces = self._pieces(values)
+        pieces = pieces_of(values, self._elements)
         stack = self._stacks[values] = self._new()
         faces = [self._faces[piece.value] for piece in pieces]
         node = stack_node(pieces, faces, out=stack)
@@ -282,23 +282,6 @@ class _Emitter:
         for i, value in enumerate(values):
             self._stacked_too.setdefault(value, (stack, i))
         return stack
-
-    def _pieces(self, values: tuple[int, ...]) -> list[Piece]:
-        """The values as parts of the stacks that hold them."""
-        pieces: list[Piece] = []
-        for value in values:
-            if value not in self._elements:
-                pieces.append(Piece(value))
-                continue
-            stack, index = self._elements[value]
-            last = pieces[-1] if pieces else None
-            if last is not None and last.stack and last.value == stack:
-                step = index - last.start if last.length == 1 else last.step
-                if step in (1, -1) and index == last.start + step * last.length:
-                    pieces[-1] = replace(last, length=last.length + 1, step=step)
-                    continue
-            pieces.append(Piece(stack, True, index))
-        return pieces
 
 
 def _queues(turns: _Turns) -> list[_Queue]:

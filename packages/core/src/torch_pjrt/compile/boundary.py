@@ -1,0 +1,232 @@
+"""The boundary of a program: which of its inputs go in as one stack, and which outputs come out as one.
+
+A loop over layers reads their weights from stacks, and gives new ones as stacks. Taken apart and put
+together in each step they would cost more than the loop saves; so what a graph stacks anyway goes through
+the boundary as it is, and stays a stack on the device from one program to the next (`run/rows.py`).
+
+before  v0 = pjrt.stack(i0, i1, i2)             after  v2 = loop(i0)
+        v1 = loop(v0)                                  return v2        of i0, i1, i2 as one
+        v2, v3, v4 = pjrt.elements(v1)                                  and o0, o1, o2 as one
+        return v2, v3, v4
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+
+from torch_pjrt.graph.face import Face
+from torch_pjrt.graph.graph import Graph, Node
+from torch_pjrt.graph.loop import ELEMENTS, STACK, elements_node, pieces_of, stack_node, stack_of
+
+# One array of a program: a single input or output by its place, or those that are the elements of a stack.
+Place = int | tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Boundary:
+    """What a compiled program takes and gives, by the places among the recorded inputs and outputs.
+
+    inputs   each array that it takes.
+    outputs  each array that it gives.
+    donated  the places in `inputs` of those whose memory it takes.
+    """
+
+    inputs: tuple[Place, ...]
+    outputs: tuple[Place, ...]
+    donated: tuple[int, ...]
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether each array is one input or output."""
+        return all(isinstance(place, int) for place in (*self.inputs, *self.outputs))
+
+    def told(self) -> str:
+        """How many stacks go in and come out, in a few words."""
+        taken, given = (
+            sum(isinstance(place, tuple) for place in places)
+            for places in (self.inputs, self.outputs)
+        )
+        return f"{taken} stacks in, {given} out"
+
+
+def with_stacks(graph: Graph, heirs: Mapping[int, int]) -> tuple[Graph, Boundary]:
+    """`graph` with its stacks of inputs as inputs and its stacks of outputs as outputs, and how they go.
+
+    `heirs` says for each input that is donated, by its place, the place of the output which takes its memory.
+    What is donated as a stack is given as a stack in the same order, so that its memory serves.
+    """
+    taken = _stacks_of_inputs(graph)
+    given = _stacks_of_outputs(graph, taken, heirs)
+    graph, inputs = _fed(graph, taken)
+    outputs: list[Place] = []
+    donated: list[int] = []
+    for number, place in enumerate(inputs):
+        heir: Place | None
+        if isinstance(place, int):
+            heir = heirs.get(place)
+        else:
+            of_each = tuple(heirs.get(i, -1) for i in place)
+            heir = of_each if of_each in given else None
+        if heir is not None:
+            donated.append(number)
+            outputs.append(heir)
+    inherited = frozenset(outputs)
+    outputs += [place for place in given if place not in inherited]
+    through = {i for place in (*given, *outputs) for i in _places(place)}
+    outputs += [i for i in range(len(graph.outputs)) if i not in through]
+    return _giving(graph, outputs), Boundary(tuple(inputs), tuple(outputs), tuple(donated))
+
+
+def _places(place: Place) -> tuple[int, ...]:
+    return (place,) if isinstance(place, int) else place
+
+
+def _stacks_of_inputs(graph: Graph) -> list[tuple[int, ...]]:
+    """What the graph stacks of its inputs alone, by places; the longest first, each input once."""
+    stacks = [
+        tuple(-1 - value for value in node.inputs)
+        for node in graph.nodes
+        if node.op is STACK
+        and len(node.signature.args) == 1
+        and max(node.inputs) < 0
+        and len(set(node.inputs)) == len(node.inputs)
+    ]
+    return _apart(sorted(stacks, key=len, reverse=True))
+
+
+def _apart(stacks: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    """Those that share nothing with an earlier one."""
+    found: list[tuple[int, ...]] = []
+    taken: set[int] = set()
+    for stack in stacks:
+        if taken.isdisjoint(stack):
+            taken.update(stack)
+            found.append(stack)
+    return found
+
+
+def _stacks_of_outputs(
+    graph: Graph, taken: Sequence[tuple[int, ...]], heirs: Mapping[int, int]
+) -> list[tuple[int, ...]]:
+    """The outputs that come out as stacks, by places: heirs of stacks, then stacks that are given whole."""
+    inherited = [tuple(heirs[i] for i in stack) for stack in taken if heirs.keys() >= set(stack)]
+    places: dict[int, int] = {}
+    for place, value in enumerate(graph.outputs):
+        places.setdefault(value, place)
+    whole: list[tuple[int, ...]] = []
+    elements: dict[int, dict[int, int]] = {}
+    for node in graph.nodes:
+        if node.op is ELEMENTS:
+            known = elements.setdefault(node.inputs[0], {})
+            known.update(zip(node.signature.args[1], node.outputs, strict=True))
+            if len(known) == node.signature.faces[0].shape[0]:
+                values = [known[i] for i in range(len(known))]
+                if places.keys() >= set(values):
+                    whole.append(tuple(places[value] for value in values))
+    return _apart([*inherited, *whole])
+
+
+def _fed(graph: Graph, taken: Sequence[tuple[int, ...]]) -> tuple[Graph, list[Place]]:
+    """The graph that takes these inputs as stacks; what its inputs are."""
+    fresh = count(1 + max((v for node in graph.nodes for v in node.outputs), default=-1))
+    stacked = {i for stack in taken for i in stack}
+    alone = [i for i in range(len(graph.inputs)) if i not in stacked]
+    inputs: list[Place] = sorted([*alone, *taken], key=lambda place: _places(place)[0])
+    faces: list[Face] = []
+    names: dict[int, int] = {}  # of values: those of before, those of now
+    where: dict[int, tuple[int, int]] = {}  # of the inputs in stacks: which, and where in it
+    stacks: dict[tuple[int, ...], int] = {}
+    elements: list[list[tuple[int, int]]] = []
+    for number, place in enumerate(inputs):
+        first = graph.inputs[_places(place)[0]]
+        elements.append([])
+        if isinstance(place, int):
+            faces.append(first)
+            names[-1 - place] = -1 - number
+            continue
+        faces.append(stack_of(first, len(place)))
+        stacks[tuple(-1 - i for i in place)] = -1 - number
+        for k, i in enumerate(place):
+            where[-1 - i] = (-1 - number, k)
+            names[-1 - i] = next(fresh)
+            elements[-1].append((k, names[-1 - i]))
+    nodes: list[Node] = []
+    faces_before = graph.faces()
+    for node in graph.nodes:
+        only_stacks = node.op is STACK and len(node.signature.args) == 1
+        if only_stacks and node.inputs in stacks:
+            names[node.outputs[0]] = stacks[node.inputs]
+        elif only_stacks and not where.keys().isdisjoint(node.inputs):
+            pieces = pieces_of(node.inputs, where)
+            of_pieces = [faces[-1 - p.value] if p.stack else faces_before[p.value] for p in pieces]
+            named = [
+                p if p.stack else replace(p, value=names.get(p.value, p.value)) for p in pieces
+            ]
+            nodes.append(stack_node(named, of_pieces, node.outputs[0]))
+        else:
+            nodes.append(replace(node, inputs=tuple(names.get(v, v) for v in node.inputs)))
+    taking = [
+        elements_node(-1 - number, faces[number], graph.inputs[_places(inputs[number])[0]], some)
+        for number, some in enumerate(elements)
+        if some
+    ]
+    outputs = tuple(names.get(v, v) for v in graph.outputs)
+    return Graph(tuple(faces), (*taking, *nodes), outputs), inputs
+
+
+def _giving(graph: Graph, places: Sequence[Place]) -> Graph:
+    """The graph that gives these, without the elements that nobody wants then."""
+    where: dict[int, tuple[int, int]] = {}
+    for node in graph.nodes:
+        if node.op is ELEMENTS:
+            for index, value in zip(node.signature.args[1], node.outputs, strict=True):
+                where.setdefault(value, (node.inputs[0], index))
+    faces = graph.faces()
+    fresh = count(1 + max((v for node in graph.nodes for v in node.outputs), default=-1))
+    nodes = list(graph.nodes)
+    outputs: list[int] = []
+    for place in places:
+        values = [graph.outputs[i] for i in _places(place)]
+        if isinstance(place, int):
+            outputs += values
+            continue
+        pieces = pieces_of(values, where)
+        [first, *others] = pieces
+        if (
+            first.stack
+            and not others
+            and first.step == 1
+            and first.start == 0
+            and (first.length == faces[first.value].shape[0])
+        ):
+            outputs.append(first.value)
+        else:
+            outputs.append(next(fresh))
+            nodes.append(stack_node(pieces, [faces[p.value] for p in pieces], outputs[-1]))
+    return _without_idle_elements(replace(graph, nodes=tuple(nodes), outputs=tuple(outputs)))
+
+
+def _without_idle_elements(graph: Graph) -> Graph:
+    """The graph without the elements, and the nodes over nothing else, that nobody reads."""
+    wanted = set(graph.outputs)
+    nodes: list[Node] = []
+    for node in reversed(graph.nodes):
+        smaller = node
+        if node.op is ELEMENTS:
+            some = [
+                (index, value)
+                for index, value in zip(node.signature.args[1], node.outputs, strict=True)
+                if value in wanted
+            ]
+            if not some:
+                continue
+            if len(some) < len(node.outputs):
+                stacked, face = node.signature.faces[0], node.signature.outs[0]
+                smaller = elements_node(node.inputs[0], stacked, face, some)
+        elif node.op is STACK and node.outputs[0] not in wanted:
+            continue
+        wanted.update(node.inputs)
+        nodes.append(replace(smaller, line=node.line))
+    return replace(graph, nodes=tuple(reversed(nodes)))
