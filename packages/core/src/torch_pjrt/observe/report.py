@@ -86,6 +86,7 @@ def totals(c: dict[str, Any]) -> list[tuple[str, str]]:
         ("programs compiled", f"{c['programs_compiled']} ({c['compile_s']:.2f} s)"),
         ("  found on disk", f"{c['programs_loaded']} ({c['load_s']:.2f} s)"),
         ("  loops of repeated layers", f"{c['loops']}"),
+        ("stacks put together, rows taken", f"{c['stacks_made']}, {c['rows_taken']}"),
         ("programs reused", f"{_reused(c)}"),
         ("syncs", _causes(c["syncs"])),
         ("  host time", f"{c['sync_s']:.3f} s, of which launching {c['launch_s']:.3f} s"),
