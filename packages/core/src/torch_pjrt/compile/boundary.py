@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import count
 
 from torch_pjrt.graph.face import Face
@@ -24,7 +25,7 @@ from torch_pjrt.graph.loop import ELEMENTS, STACK, elements_node, pieces_of, sta
 Place = int | tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Boundary:
     """What a compiled program takes and gives, by the places among the recorded inputs and outputs.
 
@@ -37,18 +38,17 @@ class Boundary:
     outputs: tuple[Place, ...]
     donated: tuple[int, ...]
 
-    @property
+    @cached_property
     def is_plain(self) -> bool:
-        """Whether each array is one input or output."""
-        return all(isinstance(place, int) for place in (*self.inputs, *self.outputs))
-
-    def told(self) -> str:
-        """How many stacks go in and come out, in a few words."""
-        taken, given = (
-            sum(isinstance(place, tuple) for place in places)
-            for places in (self.inputs, self.outputs)
+        """Whether each array is one input or output, and in the same order."""
+        return self.inputs == tuple(range(len(self.inputs))) and (
+            self.outputs == tuple(range(len(self.outputs)))
         )
-        return f"{taken} stacks in, {given} out"
+
+    @cached_property
+    def taken(self) -> frozenset[int]:
+        """`donated`, as a set."""
+        return frozenset(self.donated)
 
 
 def with_stacks(graph: Graph, heirs: Mapping[int, int]) -> tuple[Graph, Boundary]:

@@ -8,7 +8,7 @@ whatever they are.
 from __future__ import annotations
 
 import time
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -91,7 +91,7 @@ class Program:
         self,
         arrays: list[Any],
         numbers: Sequence[np.ndarray],
-        kept: Container[int] = (),
+        kept: Collection[int] = (),
         values: Sequence[Value] | None = None,
     ) -> Sequence[Any]:
         """Launch it on these arrays, of which it takes those of `donated`, and numbers.
@@ -99,9 +99,9 @@ class Program:
         `kept` are places among `arrays` that are copied before they are taken; `values` hold the arrays, and
         may be told to hold rows of a stack instead.
         """
-        taken = gathered(self.boundary, arrays, kept, values)
         with counters.timed("launch_s"), jax.enable_x64(True):
             try:
+                taken = gathered(self.boundary, arrays, kept, values)
                 results = self.compiled(*taken, *numbers)
             except jax.errors.JaxRuntimeError as error:
                 memory.raise_if_exhausted(error, "launching a program")

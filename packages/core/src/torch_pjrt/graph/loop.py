@@ -12,7 +12,7 @@ turn gets, and what the loop collects into stacks.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torch_pjrt.errors import InvalidGraph

@@ -7,7 +7,7 @@ program that takes the same stack gets it as it is. Who needs one row alone gets
 from __future__ import annotations
 
 import sys
-from collections.abc import Container, Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -97,7 +97,7 @@ def whole(array: Any) -> jax.Array:
 def gathered(
     boundary: Boundary,
     arrays: list[Any],
-    kept: Container[int] = (),
+    kept: Collection[int] = (),
     values: Sequence[Value] | None = None,
 ) -> list[jax.Array]:
     """What a program takes, in its order, from its inputs as they were recorded.
@@ -106,7 +106,8 @@ def gathered(
     that hold the inputs: where a stack has to be made, they become its rows, so that it need not be made
     again and nothing is held twice.
     """
-    donated = set(boundary.donated)
+    if boundary.is_plain and not kept:
+        return [a.alone() if a.__class__ is Row else a for a in arrays]
     found: list[jax.Array] = []
     for number, place in enumerate(boundary.inputs):
         if isinstance(place, int):
@@ -116,7 +117,7 @@ def gathered(
         rows = [arrays[i] for i in place]
         stack = _whole(rows)
         if stack is not None:
-            is_held = number in donated and (
+            is_held = number in boundary.taken and (
                 _is_held(stack, len(rows)) or any(i in kept for i in place)
             )
             found.append(stack.array.copy() if is_held else stack.array)
@@ -131,8 +132,10 @@ def gathered(
     return found
 
 
-def spread(boundary: Boundary, results: Sequence[jax.Array]) -> list[Any]:
+def spread(boundary: Boundary, results: Sequence[jax.Array]) -> Sequence[Any]:
     """The outputs as they were recorded, from what a program has given."""
+    if boundary.is_plain:
+        return results
     found: dict[int, Any] = {}
     for place, result in zip(boundary.outputs, results, strict=False):
         if isinstance(place, int):

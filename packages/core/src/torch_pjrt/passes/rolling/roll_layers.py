@@ -25,7 +25,8 @@ class Where:
 
     turns        it runs so often at least.
     saved        so many nodes fewer are compiled at least.
-    own_bytes    each turn reads no more than this of what is its own: that is copied, in each step.
+    own_bytes    each turn reads no more than this of what the program has made for it alone: that is copied.
+                 What comes in from outside is not: it stays stacked.
     """
 
     turns: int
@@ -121,11 +122,12 @@ def _choose(found: list[Repetition], plan: Plan, where: Where) -> None:
 def _objection(wiring: Wiring, plan: Plan, where: Where) -> str | None:
     if wiring.turns < where.turns:
         return f"it has {wiring.turns} turns; a loop pays from {where.turns} on"
-    own = {source.values for source in wiring.sources if isinstance(source, Each)}
+    each = {source.values for source in wiring.sources if isinstance(source, Each)}
+    own = [values for values in each if values[0] >= 0]
     faces = plan.graph.faces()
     read = sum(faces[v[0]].numel * faces[v[0]].dtype.itemsize for v in own)
     if read > where.own_bytes:
-        return f"a turn reads {read:,} bytes of its own; a loop pays up to {where.own_bytes:,}"
+        return f"a turn reads {read:,} bytes that are saved for it; a loop pays up to {where.own_bytes:,}"
     if wiring.saved < where.saved:
         return f"it saves {wiring.saved} operators; a loop pays from {where.saved} on"
     return None
