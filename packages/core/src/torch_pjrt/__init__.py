@@ -8,6 +8,7 @@ the device is here, loaded on first use:
     explain()         the same of one run of a function, with what XLA estimates that it costs
     config            the settings: `max_programs`, `tape_bound`, `log`, ...
     profile()         a trace of a block, for XProf, TensorBoard and Perfetto
+    profile_step()    which operators a step's time on the device goes to
     to_stablehlo()    the program that would compute some tensors, as text
     source_lines()    lines of your program in what XLA compiles, for a block
     capture()         a step that is launched without running its Python
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from torch_pjrt.observe.report import report
     from torch_pjrt.observe.request import source_lines
     from torch_pjrt.observe.stablehlo import to_stablehlo
+    from torch_pjrt.observe.step_profile import profile_step
     from torch_pjrt.observe.trace import profile
     from torch_pjrt.replays.step import capture
     from torch_pjrt.run.eager import eager
@@ -53,6 +55,7 @@ __all__ = [
     "from_jax",
     "jax_function",
     "profile",
+    "profile_step",
     "report",
     "source_lines",
     "sync",
@@ -70,6 +73,7 @@ _LAZY = {
     "config": "torch_pjrt.settings",
     "explain": "torch_pjrt.observe.explain",
     "profile": "torch_pjrt.observe.trace",
+    "profile_step": "torch_pjrt.observe.step_profile",
     "report": "torch_pjrt.observe.report",
     "source_lines": "torch_pjrt.observe.request",
     "sync": "torch_pjrt.run.request",

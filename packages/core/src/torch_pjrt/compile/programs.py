@@ -8,7 +8,8 @@ whatever they are.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -229,6 +230,17 @@ def forget_programs() -> None:
     """Empty the cache. What is compiled again is counted again."""
     _entries.clear()
     forget_known()
+
+
+@contextmanager
+def anew() -> Iterator[None]:
+    """Within the block every program is compiled anew; after it, those from before are known again."""
+    kept = dict(_entries)
+    _entries.clear()
+    try:
+        yield
+    finally:
+        _entries.update(kept)
 
 
 def shapes_of_arguments(tape: Tape, plan: NumberPlan) -> list[jax.ShapeDtypeStruct]:
