@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+import statistics
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ Event = tuple[float, float, int, str]
 class Operation:
     """An instruction of XLA's and its time a step, without that of instructions that it runs (a loop's).
 
+    ms       the median of its runs, times how often it runs in a step.
     sources  the operators of the user's program that it computes, the one that it is named for first.
     times    how often it runs in a step.
     """
@@ -123,26 +125,23 @@ def profile_step(step: Callable[[], Any], *, calls: int = 5, shown: int = 10) ->
         with profile(folder):
             _call(step, calls)
         threads = [_events(line) for line in _lines(Path(folder))]
-    ns: Counter[tuple[int, str]] = Counter()
-    times: Counter[tuple[int, str]] = Counter()
+    taken: dict[tuple[int, str], list[float]] = {}
     for events in threads:
         for program, name, own_ns in _own_times(events):
-            ns[program, name] += own_ns
-            times[program, name] += 1
-    named = _instructions(launched, ns)
-    return StepProfile(
-        [
-            Operation(
-                name,
-                each.kind if (each := named[program].get(name)) else "",
-                each.sources if each else (),
-                own_ns / calls / 1e6,
-                times[program, name] / calls,
-            )
-            for (program, name), own_ns in ns.most_common()
-        ],
-        shown,
-    )
+            taken.setdefault((program, name), []).append(own_ns)
+    named = _instructions(launched, taken)
+    operations = [
+        Operation(
+            name,
+            each.kind if (each := named[program].get(name)) else "",
+            each.sources if each else (),
+            # The median: one run may have been interrupted.
+            statistics.median(each_ns) * len(each_ns) / calls / 1e6,
+            len(each_ns) / calls,
+        )
+        for (program, name), each_ns in taken.items()
+    ]
+    return StepProfile(sorted(operations, key=lambda operation: -operation.ms), shown)
 
 
 def _call(step: Callable[[], Any], times: int) -> None:
@@ -186,7 +185,7 @@ def _own_times(events: Sequence[Event]) -> Iterator[tuple[int, str, float]]:
 
 
 def _instructions(
-    launched: Sequence[Program], ran: Mapping[tuple[int, str], float]
+    launched: Sequence[Program], ran: Iterable[tuple[int, str]]
 ) -> dict[int, Mapping[str, Instruction]]:
     """The instructions of each program in the trace: that launched which has most of the names seen."""
     told = [instructions_of(p.compiled.as_text() or "") for p in dict.fromkeys(launched)]
