@@ -14,6 +14,8 @@ from torch_pjrt_cpu.autocast import RULES
 if TYPE_CHECKING:
     import jax
 
+    from torch_pjrt.lowering.table import LoweringTable
+
 
 class Cpu(Device):
     """The host's processor, by the XLA CPU client that jaxlib embeds.
@@ -53,3 +55,13 @@ class Cpu(Device):
 def torch_pjrt_devices() -> list[Device]:
     """The processor."""
     return [Cpu()]
+
+
+@impl
+def torch_pjrt_lowerings(device: Device) -> LoweringTable | None:
+    """The processor's own rules."""
+    if device.name != Cpu.name:
+        return None
+    from torch_pjrt_cpu.conv import table  # which imports JAX
+
+    return table

@@ -61,6 +61,7 @@ class Geometry:
         )
 
     def to_input(self, y: Array, weight: Array, shape: Sizes) -> Array:
+        """The gradient of an input of `shape`, for one of the output."""
         return _transposed(lambda x: self.correlated(x, weight), y, shape)
 
     def to_weight(self, y: Array, x: Array, shape: Sizes) -> Array:
@@ -113,9 +114,12 @@ def convolution(
     transposed: bool,
     output_padding: Sizes,
     groups: int,
+    *,
+    kind: type[Geometry] = Geometry,
 ) -> Array:
+    """`kind` is how a device computes the three maps; the other rules here take it as well."""
     rank = weight.ndim - 2
-    geometry = Geometry.of(stride, padding, dilation, groups, rank)
+    geometry = kind.of(stride, padding, dilation, groups, rank)
     if transposed:
         shape = geometry.widened_shape(input, weight, output_padding)
         y = geometry.to_input(input, weight, shape)
@@ -161,8 +165,10 @@ def convolution_backward(
     output_padding: Sizes,
     groups: int,
     output_mask: Sequence[bool],
+    *,
+    kind: type[Geometry] = Geometry,
 ) -> tuple[Array | None, Array | None, Array | None]:
-    geometry = Geometry.of(stride, padding, dilation, groups, weight.ndim - 2)
+    geometry = kind.of(stride, padding, dilation, groups, weight.ndim - 2)
     return _backward(grad_output, input, weight, geometry, transposed, output_mask)
 
 
@@ -178,6 +184,8 @@ def convolution_backward_overrideable(
     output_padding: Sizes,
     groups: int,
     output_mask: Sequence[bool],
+    *,
+    kind: type[Geometry] = Geometry,
 ) -> tuple[Array | None, Array | None, Array | None]:
-    geometry = Geometry.of(stride, padding, dilation, groups, weight.ndim - 2)
+    geometry = kind.of(stride, padding, dilation, groups, weight.ndim - 2)
     return _backward(grad_output, input, weight, geometry, transposed, output_mask)
