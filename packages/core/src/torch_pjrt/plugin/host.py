@@ -38,10 +38,11 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The offer that was chosen, and why, in words."""
+    """The offer that was chosen, and why, in words; `named` if somebody asked for it."""
 
     offer: Offer
     why: str
+    named: bool = False
 
 
 class Host:
@@ -68,6 +69,7 @@ class Host:
         for name, plugin in plugins.items():
             self._add(name, plugin)
         self._devices: list[Offer] | None = None
+        self._failed: dict[int, str] = {}
 
     def all_offers(self) -> list[Offer]:
         """All devices that plugins offer, of one name or not, in the order of the plugins."""
@@ -97,11 +99,17 @@ class Host:
 
     def objection(self, offer: Offer) -> str | None:
         """Why the device cannot be used here. Its plugin is disabled if it fails to answer."""
+        if id(offer.device) in self._failed:
+            return self._failed[id(offer.device)]
         try:
             return offer.device.objection()
         except Exception as error:
             self._disable(offer.plugin, error)
             return f"its plugin `{offer.plugin}` failed: {type(error).__name__}: {error}"
+
+    def give_up_on(self, device: Device, why: str) -> None:
+        """From now on that is the objection to the device: it could not be started."""
+        self._failed[id(device)] = why
 
     def choice(self, wanted: str | None = None) -> Choice:
         """What `wanted`, else `PJRT_DEVICE` names, else the usable device of highest priority.
@@ -111,7 +119,7 @@ class Host:
         """
         wanted = (wanted or os.environ.get("PJRT_DEVICE", "")).strip().upper()
         if wanted:
-            return Choice(self._named(wanted), "PJRT_DEVICE names it")
+            return Choice(self._named(wanted), "PJRT_DEVICE names it", named=True)
         objections = []
         for offer in by_priority(self.offers()):
             objection = self.objection(offer)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from torch_pjrt.errors import CompileError, DeviceError
+from torch_pjrt.errors import CompileError, DeviceError, NoDevice
 from torch_pjrt.lowering.table import LoweringTable
 from torch_pjrt.observe.counters import counters
 from torch_pjrt.passes.runner import Pass
@@ -127,15 +128,33 @@ def is_in_bad_fork() -> bool:
 
 
 def _start() -> Client:
-    device = host().chosen_device()
+    """The chosen device, started. One that nobody asked for by name and that fails is passed over."""
+    while True:
+        choice = host().choice()
+        try:
+            return _started(choice.offer.device)
+        except DeviceError as error:
+            if choice.named:
+                raise
+            host().give_up_on(choice.offer.device, f"{error.happened} {error.saw or ''}".strip())
+            try:
+                instead = host().choice().offer.device.name
+            except NoDevice:
+                raise error from None
+            warnings.warn(f"{error}\n  instead: the device `{instead}` is used", stacklevel=2)
+
+
+def _started(device: Device) -> Client:
     lowerings, passes = host().lowerings(device), host().passes(device)
     try:
         chips = device.start()
     except Exception as error:
+        saw = f"{type(error).__name__}: {error}"
+        hint = "`python -m torch_pjrt devices` lists the devices; PJRT_DEVICE=NAME chooses another"
+        if isinstance(error, DeviceError):  # it has said what it saw, and what to do
+            saw, hint = f"{error.happened} {error.saw or ''}".strip(), error.hint or hint
         raise DeviceError(
-            f"The device `{device.name}` could not be started.",
-            saw=f"{type(error).__name__}: {error}",
-            hint="`python -m torch_pjrt devices` lists the devices; PJRT_DEVICE=NAME chooses another",
+            f"The device `{device.name}` could not be started.", saw=saw, hint=hint
         ) from error
     if not chips:
         raise DeviceError(f"The device `{device.name}` started, but it has no chips.")

@@ -1,0 +1,70 @@
+"""The plugin: one device, `GPU`, usable where a driver and JAX's plugin for it are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from torch_pjrt.plugin import Device, impl
+from torch_pjrt_gpu.probe import Finding, find
+
+if TYPE_CHECKING:
+    import jax
+
+    from torch_pjrt.plugin.options import Option
+
+
+class Gpu(Device):
+    """The first NVIDIA or AMD card.
+
+    If JAX has started its GPU client, that one is used. Else one of our own is made, so that nothing
+    else is started with it, and which takes memory as it is needed.
+    """
+
+    name = "GPU"
+    priority = 200
+
+    def __init__(self, finding: Finding | None = None) -> None:
+        self._finding = finding
+
+    @property
+    def finding(self) -> Finding:
+        """What the machine has; looked up once."""
+        if self._finding is None:
+            self._finding = find()
+        return self._finding
+
+    def objection(self) -> str | None:
+        return self.finding.objection
+
+    def start(self) -> Sequence[jax.Device]:
+        from torch_pjrt.plugin.jax_backend import platform_chips
+
+        stack = self.finding.stack
+        assert stack is not None
+        return platform_chips(stack.platform, self.client_options())
+
+    def client_options(self) -> dict[str, Option]:
+        """JAX's own, of its environment variables. Preallocation only where they or the user ask for it:
+        it would take three quarters of the card, and PyTorch's own CUDA in the process may want some.
+        """
+        from torch_pjrt.plugin.jax_backend import gpu_options
+
+        options = {"preallocate": False, **gpu_options()}
+        stack = self.finding.stack
+        if stack is not None and stack.platform == "rocm":
+            options["platform_name"] = "ROCM"
+        return options
+
+    def fingerprint(self) -> str:
+        """JAX's plugin and its version: the compiler is in it."""
+        from importlib.metadata import version
+
+        name = self.finding.plugin
+        return f"{name} {version(name)}" if name else ""
+
+
+@impl
+def torch_pjrt_devices() -> list[Device]:
+    """The card."""
+    return [Gpu()]

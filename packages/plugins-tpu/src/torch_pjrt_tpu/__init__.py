@@ -1,0 +1,1 @@
+"""torch-pjrt's TPU device: the chips that libtpu drives."""

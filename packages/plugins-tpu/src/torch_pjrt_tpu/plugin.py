@@ -1,0 +1,51 @@
+"""The plugin: one device, `TPU`, usable where chips and libtpu are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from torch_pjrt.plugin import Device, impl
+from torch_pjrt_tpu import probe
+
+if TYPE_CHECKING:
+    import jax
+
+
+class Tpu(Device):
+    """The TPU chips of this host.
+
+    A chip belongs to one client, so it is that of JAX, which JAX starts as for any user of it; one of our
+    own where JAX_PLATFORMS leaves TPUs out.
+    """
+
+    name = "TPU"
+    priority = 300
+
+    def objection(self) -> str | None:
+        return probe.objection()
+
+    def start(self) -> Sequence[jax.Device]:
+        import jax
+
+        from torch_pjrt.plugin.jax_backend import platform_chips
+
+        try:
+            return jax.local_devices(backend="tpu")
+        except (RuntimeError, AssertionError):
+            return platform_chips("tpu")
+
+    def fingerprint(self) -> str:
+        """The version of libtpu: the compiler is in it."""
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            return f"libtpu {version('libtpu')}"
+        except PackageNotFoundError:  # TPU_LIBRARY_PATH
+            return ""
+
+
+@impl
+def torch_pjrt_devices() -> list[Device]:
+    """The chips."""
+    return [Tpu()]
