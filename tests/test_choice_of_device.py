@@ -5,12 +5,13 @@ Each case is a process of its own, in which a folder brings the plugins.
 
 from __future__ import annotations
 
-import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from written_plugins import with_plugin
 
 BEST = """
 from torch_pjrt.errors import DeviceError
@@ -51,16 +52,8 @@ def plugin(tmp_path: Path) -> Plugin:
     def make(
         plugin_name: str, *, name: str = "BEST", start: str = "", objection: str | None = None
     ) -> dict[str, str]:
-        info = tmp_path / f"{plugin_name}-0.1.dist-info"
-        info.mkdir()
-        (info / "METADATA").write_text(
-            f"Metadata-Version: 2.1\nName: {plugin_name}\nVersion: 0.1\n"
-        )
-        (info / "entry_points.txt").write_text(f"[torch_pjrt]\n{plugin_name} = {plugin_name}\n")
         text = BEST.format(name=name, start=start or "return []", objection=objection)
-        (tmp_path / f"{plugin_name}.py").write_text(text)
-        paths = [str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]
-        return {"PYTHONPATH": os.pathsep.join(paths)}
+        return with_plugin(tmp_path, plugin_name, text)
 
     return make
 

@@ -10,6 +10,7 @@ the device is here, loaded on first use:
     profile()         a trace of a block, for XProf, TensorBoard and Perfetto
     profile_step()    which operators a step's time on the device goes to
     to_stablehlo()    the program that would compute some tensors, as text
+    compile_options() options of XLA for a block
     source_lines()    lines of your program in what XLA compiles, for a block
     capture()         a step that is launched without running its Python
     DeviceLoader      a loader's batches, brought to the device in the background
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from torch_pjrt.observe.trace import profile
     from torch_pjrt.replays.step import capture
     from torch_pjrt.run.eager import eager
+    from torch_pjrt.run.options import compile_options
     from torch_pjrt.run.request import sync
     from torch_pjrt.settings import config
 
@@ -49,6 +51,7 @@ __all__ = [
     "autoload",
     "capture",
     "check_nans",
+    "compile_options",
     "config",
     "eager",
     "explain",
@@ -67,6 +70,7 @@ _LAZY = {
     "DeviceLoader": "torch_pjrt.data.loader",
     "capture": "torch_pjrt.replays.step",
     "check_nans": "torch_pjrt.observe.nan_check",
+    "compile_options": "torch_pjrt.run.options",
     "eager": "torch_pjrt.run.eager",
     "from_jax": "torch_pjrt.interop.arrays",
     "jax_function": "torch_pjrt.interop.function",

@@ -2,10 +2,17 @@
 
 64-bit types are real: arrays of them are made and compiled under JAX's scoped x64 switch, and the
 process's own JAX configuration is left alone. Two dtypes share an array's: complex32 is held as complex64.
+On a device without 64-bit types arrays have half the bits, and the switch is off.
 """
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
@@ -42,6 +49,74 @@ CARRIED_AS: dict[torch.dtype, torch.dtype] = {
     torch.float8_e5m2: torch.uint8,
 }
 
+# What arrays hold in place of these on a device without 64-bit types.
+_HALVES: dict[torch.dtype, np.dtype] = {
+    torch.int64: np.dtype(np.int32),
+    torch.uint64: np.dtype(np.uint32),
+    torch.float64: np.dtype(np.float32),
+    torch.complex128: np.dtype(np.complex64),
+}
+_wide = True
+_lacking: dict[torch.dtype, str] = {}
+
+
+def x64() -> Any:
+    """A context manager: JAX's x64 switch as the device needs it."""
+    return jax.enable_x64(True) if _wide else _narrow()
+
+
+@contextmanager
+def _narrow() -> Iterator[None]:
+    # The other way to draw random numbers has uint64s in it, whatever the switch says.
+    with jax.enable_x64(False), jax.threefry_partitionable(False):
+        yield
+
+
+def are_wide() -> bool:
+    """Whether the device has 64-bit types."""
+    return _wide
+
+
+def fit_to(device: str, *, has_64_bits: bool, lacks: Collection[torch.dtype]) -> None:
+    """Called when the device of this process has started: what its arrays can be."""
+    global _wide
+    _wide = has_64_bits
+    if not has_64_bits:
+        _JAX.update(_HALVES)
+        # Rules name 64-bit dtypes, of which JAX then makes the narrower ones.
+        warnings.filterwarnings(
+            "ignore", "Explicitly requested dtype", UserWarning, module=r"torch_pjrt\."
+        )
+        for half in (torch.int32, torch.uint32, torch.float32, torch.complex64):
+            _TORCH[_JAX[half]] = half
+    for dtype in lacks:
+        _JAX.pop(dtype, None)
+        _lacking[dtype] = device
+
+
+def is_halved(dtype: torch.dtype) -> bool:
+    """Whether arrays hold such a tensor in half the bits."""
+    return not _wide and dtype in _HALVES
+
+
+def halved(host: np.ndarray, dtype: torch.dtype) -> np.ndarray:
+    """A host array of a 64-bit dtype as the device holds it; `OverflowError` for integers that do not fit."""
+    half = _HALVES[dtype]
+    if half.kind in "iu" and host.size:
+        least, most = int(host.min()), int(host.max())
+        room = np.iinfo(half)
+        if least < room.min or most > room.max:
+            wrong = least if least < room.min else most
+            raise OverflowError(f"The device holds {dtype} in 32 bits: {wrong} does not fit.")
+    return host.astype(half)
+
+
+def wrapped(n: int, dtype: np.dtype) -> np.ndarray:
+    """A Python integer as one of `dtype`: it wraps around, as in C, but not where 32 bits stand for 64."""
+    if not _wide and not -(1 << 31) <= n < 1 << (32 if dtype.kind == "u" else 31):
+        raise OverflowError(f"The device holds integers in 32 bits: {n} does not fit.")
+    return np.asarray(n).astype(dtype)
+
 
 def is_supported(dtype: torch.dtype) -> bool:
     """Whether a `pjrt` tensor may have this dtype."""
@@ -53,6 +128,8 @@ def to_jax(dtype: torch.dtype) -> np.dtype:
     try:
         return _JAX[dtype]
     except KeyError:
+        if dtype in _lacking:
+            raise TypeError(f"The device `{_lacking[dtype]}` has no {dtype}") from None
         raise TypeError(f"{dtype} has no XLA equivalent, so a pjrt tensor cannot have it") from None
 
 

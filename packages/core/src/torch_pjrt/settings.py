@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from torch_pjrt.errors import SettingError
+from torch_pjrt.options import COMPILE, Option, from_environment
 
 #   what can be logged    when
 LOGGED = {
@@ -88,8 +89,10 @@ class Settings:
     roll_layers   TORCH_PJRT_ROLL_LAYERS: layers that repeat become loops where that pays ("auto"), wherever
                   it can be ("on"), nowhere ("off"). For programs that are compiled from now on.
     check_nans    TORCH_PJRT_CHECK_NANS: "1" to raise where an operator makes a NaN, "inf" an infinity too.
+    compile_options   TORCH_PJRT_COMPILE_OPTIONS=name=value,...: XLA's options for programs that are
+                  compiled from now on, over those of the device's plugin.
 
-    From `source_lines` on they are read when the device starts. For a block there are
+    From `source_lines` to `check_nans` they are read when the device starts. For a block there are
     `torch_pjrt.source_lines()`, `torch_pjrt.eager()` and `torch_pjrt.check_nans()`.
     """
 
@@ -108,6 +111,7 @@ class Settings:
     check_nans: str = field(
         default_factory=lambda: _one_of("TORCH_PJRT_CHECK_NANS", "0", "1", "inf")
     )
+    compile_options: dict[str, Option] = field(default_factory=lambda: from_environment(COMPILE))
 
 
 settings = config = Settings()

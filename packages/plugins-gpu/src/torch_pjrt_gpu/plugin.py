@@ -11,7 +11,7 @@ from torch_pjrt_gpu.probe import Finding, find
 if TYPE_CHECKING:
     import jax
 
-    from torch_pjrt.plugin.options import Option
+    from torch_pjrt.options import Option
 
 
 class Gpu(Device):

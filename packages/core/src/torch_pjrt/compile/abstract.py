@@ -43,7 +43,7 @@ def results_of_rule(lowering: Lowering, call: Call | Pattern) -> Any:
         kwargs = filled(call.kwargs, tensor, number)
         return lowering.rule(*([key] if lowering.random else []), *args, **kwargs)
 
-    with jax.enable_x64(True):
+    with dtypes.x64():
         key = jax.eval_shape(lambda: jax.random.key(0, impl="threefry2x32"))
         results = jax.eval_shape(run, key, *shapes)
     if not isinstance(results, (list, tuple)):

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
-
+from torch_pjrt import dtypes
 from torch_pjrt.compile.build import function_of
 from torch_pjrt.compile.programs import NumberPlan, shapes_of_arguments
 from torch_pjrt.graph.graph import Graph, graph_of, with_inputs
@@ -31,7 +30,7 @@ def lowered_aside(
     function = function_of(graph, client().lowerings, plan, len(tape.draws))
     if wrapped is not None:
         function = wrapped(function)
-    with jax.enable_x64(True):
+    with dtypes.x64():
         return client().lower(function, shapes_of_arguments(tape, plan), ())
 
 

@@ -50,7 +50,7 @@ def function_of(
     `ints` holds the seedings (seed, offset each) and then the changing ints; `floats` the changing floats.
     Both are weakly typed, so that an element of them promotes as a Python number does.
     """
-    int_places = {int(n): 2 * n_seedings + i for i, n in enumerate(plan.ints)}
+    int_places = {int(n): words_of_a_seeding() * n_seedings + i for i, n in enumerate(plan.ints)}
     float_places = {int(n): i for i, n in enumerate(plan.floats)}
     n_inputs = len(graph.inputs)
     precision = in_force()
@@ -200,13 +200,31 @@ def _checked(result: Any, face: Face, node: Node, lowering: Lowering) -> Array:
 
 def _key(ints: Array, seeding: Any, index: Any) -> Array:
     """The PRNG key of a draw: the seed's key, folded with the generator's offset there."""
-    seed = ints[2 * seeding]
-    offset = ints[2 * seeding + 1] + index
-    words = jnp.stack([lax.shift_right_logical(seed, np.int64(32)), seed]).astype(np.uint32)
+    first = words_of_a_seeding() * seeding
+    if dtypes.are_wide():
+        seed = ints[first]
+        offset = ints[first + 1] + index
+        words = jnp.stack([lax.shift_right_logical(seed, np.int64(32)), seed]).astype(np.uint32)
+    else:
+        offset = ints[first + 2] + index
+        words = jnp.stack([ints[first], ints[first + 1]]).astype(np.uint32)
     key = jax.random.wrap_key_data(words, impl="threefry2x32")
     return jax.random.fold_in(key, offset.astype(np.uint32))
 
 
-def as_int64(n: int) -> int:
-    """`n` as the int64 that has the same 64 bits: seeds are unsigned in PyTorch."""
-    return (n + (1 << 63)) % (1 << 64) - (1 << 63)
+def seeding_words(seed: int, offset: int) -> tuple[int, ...]:
+    """How a program is given a seed (any 64 bits) and an offset: int64s, else int32s, the seed as two."""
+    if dtypes.are_wide():
+        return as_signed(seed, 64), as_signed(offset, 64)
+    return as_signed(seed >> 32, 32), as_signed(seed, 32), as_signed(offset, 32)
+
+
+def words_of_a_seeding() -> int:
+    """How many integers `seeding_words` makes."""
+    return 2 if dtypes.are_wide() else 3
+
+
+def as_signed(n: int, bits: int) -> int:
+    """The signed integer that has the lowest bits of `n`: seeds are unsigned in PyTorch."""
+    half = 1 << (bits - 1)
+    return (n + half) % (1 << bits) - half

@@ -65,6 +65,7 @@ def _parts(
     yield f"outputs {graph.outputs} donated {tuple(donated)} seedings {n_seedings}"
     yield f"products of float32: {in_force()}"
     yield f"repeated layers: {settings.roll_layers}"
+    yield f"options {sorted(settings.compile_options.items())}"
 
 
 def _node(node: Node) -> str:

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
+from torch_pjrt import dtypes
 from torch_pjrt.compile import saved
 from torch_pjrt.compile.boundary import Boundary, with_stacks
-from torch_pjrt.compile.build import as_int64, function_of
+from torch_pjrt.compile.build import as_signed, function_of, seeding_words
 from torch_pjrt.compile.precision import in_force
 from torch_pjrt.graph.graph import Graph, graph_of, with_inputs
 from torch_pjrt.graph.loop import loops_of
@@ -100,7 +101,7 @@ class Program:
         `kept` are places among `arrays` that are copied before they are taken; `values` hold the arrays, and
         may be told to hold rows of a stack instead.
         """
-        with counters.timed("launch_s"), jax.enable_x64(True):
+        with counters.timed("launch_s"), dtypes.x64():
             try:
                 taken = gathered(self.boundary, arrays, kept, values)
                 results = self.compiled(*taken, *numbers)
@@ -158,20 +159,25 @@ class NumberPlan:
         )
 
     def arguments(self, tape: Tape) -> list[np.ndarray]:
-        """The program's last arguments: int64s (seeds, offsets, changing ints), then float64s."""
+        """The program's last arguments: integers (seeds, offsets, changing ints), then floats."""
         return self.arguments_of([n for draw in tape.draws for n in draw], tape.ints, tape.floats)
 
     def arguments_of(
         self, draws: list[int], all_ints: Sequence[int], all_floats: Sequence[float]
     ) -> list[np.ndarray]:
         """As `arguments`, from the seeds and offsets and all numbers of a tape."""
-        ints = draws + [all_ints[i] for i in self.ints]
+        ints = [
+            n for pair in zip(draws[::2], draws[1::2], strict=True) for n in seeding_words(*pair)
+        ]
+        wide = dtypes.are_wide()
+        # Unsigned ones wrap around; where there are only 32 bits, NumPy refuses what does not fit.
+        ints += [as_signed(n, 64) if wide else n for n in [all_ints[i] for i in self.ints]]
         floats = [all_floats[i] for i in self.floats]
         arguments = []
         if ints:
-            arguments.append(np.array([as_int64(n) for n in ints], np.int64))
+            arguments.append(np.array(ints, np.int64 if wide else np.int32))
         if floats:
-            arguments.append(np.array(floats, np.float64))
+            arguments.append(np.array(floats, np.float64 if wide else np.float32))
         return arguments
 
 
@@ -204,7 +210,16 @@ def program_for(
     Raises `TooManyPrograms` where one that is not known would be one too many.
     """
     faces = tuple([value.face for value in tape.inputs])
-    key = (tuple(tape.code), live, faces, len(tape.draws), in_force(), settings.roll_layers)
+    options = tuple(settings.compile_options.items())
+    key = (
+        tuple(tape.code),
+        live,
+        faces,
+        len(tape.draws),
+        in_force(),
+        settings.roll_layers,
+        options,
+    )
     entry = _entries.get(key)
     if entry is None:
         check_limit(len(_entries), tape, key, reusable)
@@ -299,7 +314,7 @@ def _compile(
     dump = begin_dump(recorded, graph)
     function = function_of(graph, client().lowerings, plan, len(tape.draws))
     arguments = _shapes_of_stacks(boundary, shapes_of_arguments(tape, plan))
-    with jax.enable_x64(True):
+    with dtypes.x64():
         compiled = client().compile(function, arguments, boundary.donated, dump)
     counters.programs_compiled += 1
     counters.loops += sum(1 for loop in loops_of(graph) if not loop.vectorized)

@@ -61,7 +61,7 @@ def from_jax(array: jax.Array) -> torch.Tensor:
         )
     chip = client().chip
     if array.sharding != jax.sharding.SingleDeviceSharding(chip):
-        with jax.enable_x64(True):
+        with dtypes.x64():
             array = jax.device_put(array, chip)
     return wrap_sized(Value.of_array(face, array), face)
 

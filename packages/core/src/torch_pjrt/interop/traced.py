@@ -100,7 +100,7 @@ class Traced:
 def trace(name: str, function: Callable[..., Arrays], faces: tuple[Face, ...]) -> Traced:
     """Trace a function of flat arrays, with the 64-bit types that these need or the user has switched on."""
     shapes = [jax.ShapeDtypeStruct(tuple(f.shape), dtypes.to_jax(f.dtype)) for f in faces]
-    wide = any(f.dtype in _WIDE for f in faces)
+    wide = dtypes.are_wide() and any(f.dtype in _WIDE for f in faces)
     with jax.enable_x64(wide or jax.config.jax_enable_x64):  # type: ignore[attr-defined]
         return Traced(name, jax.make_jaxpr(function)(*shapes), faces)
 

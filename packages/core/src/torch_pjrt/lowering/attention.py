@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from jax import lax
 
+from torch_pjrt import dtypes
 from torch_pjrt.lowering.dropout import kept
 from torch_pjrt.lowering.promote import as_dtype, opmath
 from torch_pjrt.lowering.table import LoweringTable
@@ -91,6 +92,21 @@ def _dropped(x: Array, key: Array | None, dropout_p: float) -> Array:
     return lax.select(kept(key, x.shape, dropout_p), x, lax.full_like(x, 0))
 
 
+def _seed_of(key: Array) -> Array:
+    """The key as the integer that the backward is given; where integers have 32 bits, half of it."""
+    words = jax.random.key_data(key)
+    if dtypes.are_wide():
+        return lax.bitcast_convert_type(words, np.dtype(np.int64))
+    return lax.convert_element_type(words[0] ^ words[1], np.dtype(np.int32))
+
+
+def _key_of(seed: Array) -> Array:
+    words = lax.bitcast_convert_type(seed, np.dtype(np.uint32))
+    if not dtypes.are_wide():
+        words = lax.concatenate([lax.full((1,), 0, words.dtype), lax.expand_dims(words, (0,))], 0)
+    return jax.random.wrap_key_data(words, impl="threefry2x32")
+
+
 @table.lowers(
     aten._scaled_dot_product_fused_attention_overrideable.default,
     random="dropout_p",
@@ -110,6 +126,8 @@ def scaled_dot_product_attention(
 ) -> tuple[Array, Array, None, None, int, int, Array, Array, None]:
     """Output, logsumexp of the scores, and what the backward needs to drop the same weights."""
     q, k, v = _batched(query), _batched(key), _batched(value)
+    if key_ is not None and not dtypes.are_wide():
+        key_ = _key_of(_seed_of(key_))
     numerators, total, greatest = _exponentials(q, k, attn_bias, is_causal, scale)
     weights = as_dtype(_dropped(numerators, key_, dropout_p), v.dtype)
     out = _product(_shared(weights, v.shape[1]), v, 3, 2)
@@ -122,7 +140,7 @@ def scaled_dot_product_attention(
     if key_ is None:
         seed = lax.full((), 0, int64)
     else:
-        seed = lax.bitcast_convert_type(jax.random.key_data(key_), int64)
+        seed = _seed_of(key_)
     return (
         out,
         lax.squeeze(logsumexp, (3,)),
@@ -166,8 +184,7 @@ def scaled_dot_product_attention_backward(
     divisor = _divisor(total, attn_bias, dropout_p)
     random_key = None
     if dropout_p:
-        words = lax.bitcast_convert_type(philox_seed, np.dtype(np.uint32))
-        random_key = jax.random.wrap_key_data(words, impl="threefry2x32")
+        random_key = _key_of(philox_seed)
     grad = as_dtype(grad, numerators.dtype)
     along = lax.reduce_sum(grad * as_dtype(y, grad.dtype), (3,))
     along = lax.expand_dims(along, (3,)) / _divisor(total, attn_bias, 0)

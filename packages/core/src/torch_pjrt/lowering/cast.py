@@ -54,7 +54,7 @@ def _number(x: Any, dtype: np.dtype) -> Number:
         return bool(x)
     if dtype.kind != "c":
         x = x.real
-    return int(np.asarray(int(x)).astype(dtype)) if dtype.kind in "iu" else x
+    return int(dtypes.wrapped(int(x), dtype)) if dtype.kind in "iu" else x
 
 
 @table.lowers(aten._to_copy.default)

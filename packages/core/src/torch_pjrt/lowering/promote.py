@@ -121,7 +121,7 @@ def as_dtype(x: Any, dtype: np.dtype) -> Array:
             return jax.lax.select(x, jax.lax.full_like(x, 1, dtype), jax.lax.full_like(x, 0, dtype))
         return jax.lax.convert_element_type(x, dtype)
     if isinstance(x, int) and dtype.kind in "iu":
-        return jnp.asarray(np.asarray(x).astype(dtype))  # wraps around, as in C
+        return jnp.asarray(dtypes.wrapped(x, dtype))
     return jnp.asarray(x, dtype)
 
 

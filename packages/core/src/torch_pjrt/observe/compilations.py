@@ -64,7 +64,7 @@ def explained(why: Difference) -> str:
     return f"{why.what}{where}.{unknown} Advice: {why.advice}."
 
 
-_HAVE_LINES = frozenset(ADVICE) - {"seeding", "precision", "rolling", "inputs", "again"}
+_HAVE_LINES = frozenset(ADVICE) - {"seeding", "precision", "rolling", "options", "inputs", "again"}
 _known: dict[Key, Recorded] = {}
 _listed: deque[Compilation] = deque(maxlen=_MOST_LISTED)
 _count = 0

@@ -30,6 +30,7 @@ ADVICE = {
     "wiring": "the same operators read other tensors: pass the same ones each time, each in its place",
     "precision": "set `torch.set_float32_matmul_precision` once",
     "rolling": "set `torch_pjrt.config.roll_layers` once",
+    "options": "set `torch_pjrt.config.compile_options` once",
     "seeding": "seed before the loop and not in it",
     "inputs": "the same operators run, but other tensors were written over",
     "held": "a tensor is kept that was not before: `del` it, keep `.detach()` or `.item()` of it, or keep "
@@ -66,7 +67,7 @@ def difference(new: Recorded, old: Recorded) -> Difference:
     """The first difference, in the order of what causes what."""
     for find in (
         *(_operators, _signatures, _wiring, _faces, _draws),
-        *(_precision, _rolling, _live, _numbers, _donated),
+        *(_precision, _rolling, _options, _live, _numbers, _donated),
     ):
         found = find(new, old)
         if found is not None:
@@ -222,6 +223,16 @@ def _precision(new: Recorded, old: Recorded) -> Found | None:
         return None
     what = f"float32 products are of precision `{new.precision}`; they were `{old.precision}`"
     return "precision", what, None
+
+
+def _options(new: Recorded, old: Recorded) -> Found | None:
+    if new.options == old.options:
+        return None
+    return (
+        "options",
+        f"`compile_options` are {dict(new.options)}; they were {dict(old.options)}",
+        None,
+    )
 
 
 def _rolling(new: Recorded, old: Recorded) -> Found | None:

@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from torch_pjrt import dtypes
 from torch_pjrt.compile.aside import lowered_aside
 from torch_pjrt.compile.programs import NumberPlan
 from torch_pjrt.errors import NonFiniteValue
@@ -103,7 +104,7 @@ def _found_in(tape: Tape, live: tuple[int, ...], *, kinds: int) -> Exception | N
     results = [v for v in live if _can_be_bad(tape.values[v].face)]
     if not results:
         return None
-    with jax.enable_x64(True):
+    with dtypes.x64():
         bits = np.asarray(_bits_of_arrays([alone(tape.values[v].array) for v in results])).tolist()
     for kind in (_NAN, _INF):
         bad = [v for v, b in zip(results, bits, strict=True) if b & kind & kinds]
@@ -144,7 +145,7 @@ def _flags(tape: Tape, nodes: Sequence[Node]) -> _Flags:
     )
     compiled = client().compile_lowered(lowered)
     arrays = [alone(value.array) for value in tape.inputs]
-    with jax.enable_x64(True):
+    with dtypes.x64():
         bits = np.asarray(compiled(*arrays, *every.arguments(tape)))
     return _Flags(dict(zip(watched, bits.tolist(), strict=True)))
 

@@ -13,14 +13,15 @@ from torch_pjrt.graph.signature import Signature, by_number
 from torch_pjrt.graph.tape import Tape
 from torch_pjrt.observe.lines import Line, NotedCode
 
-Key = tuple[tuple[int, ...], tuple[int, ...], tuple[Face, ...], int, str, str]
+Options = tuple[tuple[str, object], ...]
+Key = tuple[tuple[int, ...], tuple[int, ...], tuple[Face, ...], int, str, str, Options]
 
 
 @dataclass(slots=True)
 class Recorded:
     """One recorded program. Arrays have an element for each operator that was recorded.
 
-    code, live, faces, n_draws, precision, rolling    the key of the cache: see `compile/programs.py`.
+    code, live, faces, n_draws, precision, rolling, options   the cache's key: see `compile/programs.py`.
     signatures, operators         the numbers of the signatures, and of the operators alone.
     starts, firsts                where the operator starts in the code; the number of its first result.
     lines                         where in the user's code each was recorded; empty if that was not noted.
@@ -35,6 +36,7 @@ class Recorded:
     n_draws: int
     precision: str
     rolling: str
+    options: Options
     signatures: np.ndarray
     operators: np.ndarray
     starts: np.ndarray

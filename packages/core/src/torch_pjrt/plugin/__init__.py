@@ -1,7 +1,8 @@
 """The door for plugins: the hooks, the device interface, and the marker for implementations."""
 
 from torch_pjrt.plugin.autocast import AutocastRules
+from torch_pjrt.plugin.capabilities import Capabilities
 from torch_pjrt.plugin.device import Device
 from torch_pjrt.plugin.spec import impl
 
-__all__ = ["AutocastRules", "Device", "impl"]
+__all__ = ["AutocastRules", "Capabilities", "Device", "impl"]

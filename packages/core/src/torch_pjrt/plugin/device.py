@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from torch_pjrt.plugin.autocast import ACCELERATOR, AutocastRules
+from torch_pjrt.plugin.capabilities import Capabilities
 
 if TYPE_CHECKING:
     import jax
@@ -37,9 +38,30 @@ class Device(abc.ABC):
         Must not change JAX's own configuration or default backend: the process belongs to the user.
         """
 
+    def capabilities(self) -> Capabilities:
+        """What the device can do. Called once, after `start`.
+
+        All that XLA has, unless the device says otherwise: programs for it then do without.
+        """
+        return Capabilities()
+
     def compile_options(self) -> Mapping[str, Any]:
-        """XLA compile options for every program on this device."""
+        """XLA compile options for every program on this device. The user's go over them
+        (TORCH_PJRT_COMPILE_OPTIONS, `torch_pjrt.compile_options`).
+        """
         return {}
+
+    def compile_only_chips(self, target: str) -> Sequence[jax.Device] | None:  # pyright: ignore[reportInvalidTypeForm]
+        """The chips of `target` (`v5e:2x4`), for which programs can be compiled here without having them.
+
+        None for a name that means nothing to this device. Called by `torch_pjrt.compile_for`, on machines
+        without the device too; `DeviceError` where something that it takes is not installed.
+        """
+        return None
+
+    def targets(self) -> Sequence[str]:
+        """Names that `compile_only_chips` takes, or examples of them, for a person."""
+        return ()
 
     def fingerprint(self) -> str:
         """What a compiled program needs of this machine beside the kind of its chips and PJRT's version.

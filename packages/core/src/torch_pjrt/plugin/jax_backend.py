@@ -16,7 +16,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any
 
 from torch_pjrt.errors import DeviceError
-from torch_pjrt.plugin.options import Options, client_options
+from torch_pjrt.options import Options, client_options
 
 if TYPE_CHECKING:
     import jax

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import torch
 
-from torch_pjrt.compile.build import as_int64
+from torch_pjrt.compile.build import seeding_words
 from torch_pjrt.graph.face import contiguous_face
 from torch_pjrt.graph.tape import Value
 from torch_pjrt.observe.counters import counters
@@ -149,7 +149,8 @@ class Replay:
 
         seed, offset = generator.reserve(launch.n_draws)
         ints = recorded[0].copy()
-        ints[0], ints[1] = as_int64(seed), as_int64(offset)
+        words = seeding_words(seed, offset)
+        ints[: len(words)] = words
         return [ints, *recorded[1:]]
 
 

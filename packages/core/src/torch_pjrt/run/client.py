@@ -12,12 +12,16 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
+from torch_pjrt import dtypes
 from torch_pjrt.errors import CompileError, DeviceError, NoDevice
 from torch_pjrt.lowering.table import LoweringTable
 from torch_pjrt.observe.counters import counters
 from torch_pjrt.passes.runner import Pass
+from torch_pjrt.plugin.capabilities import Capabilities
 from torch_pjrt.plugin.device import Device
 from torch_pjrt.plugin.host import host
+from torch_pjrt.plugin.jax_backend import donates, let_donate
+from torch_pjrt.settings import settings
 
 if TYPE_CHECKING:
     from torch_pjrt.observe.dumps import Dump
@@ -32,6 +36,7 @@ class Client:
     lowerings  the core's rules with the plugins' laid over them.
     passes     in the order in which they run.
     pid        the process that started it: a forked child cannot use it.
+    capabilities    what programs may contain; `donates`, whether they may take the memory of inputs.
     """
 
     device: Device
@@ -39,10 +44,12 @@ class Client:
     lowerings: LoweringTable
     passes: Sequence[Pass]
     pid: int
+    capabilities: Capabilities
+    donates: bool
 
     def put(self, array: np.ndarray) -> jax.Array:
         """`array` on the device. Its memory belongs to the device from now on: nobody may write to it."""
-        with jax.enable_x64(True):
+        with dtypes.x64():
             try:
                 return jax.device_put(array, self.chip)
             except jax.errors.JaxRuntimeError as error:
@@ -80,8 +87,18 @@ class Client:
 
     def compile_lowered(self, lowered: Any) -> Any:
         """What XLA makes of it for this device; raises `CompileError` if it refuses."""
+        if self.capabilities.limited:
+            from torch_pjrt.compile.limits import objection
+
+            if (has := objection(lowered.compiler_ir("stablehlo"), self.capabilities)) is not None:
+                raise CompileError(
+                    f"A program has what the device `{self.device.name}` lacks.",
+                    saw=has,
+                    hint="TORCH_PJRT_DUMP=folder writes the program out",
+                )
         try:
-            return lowered.compile(compiler_options=dict(self.device.compile_options()) or None)
+            options = {**self.device.compile_options(), **settings.compile_options}
+            return lowered.compile(compiler_options=options or None)
         except jax.errors.JaxRuntimeError as error:
             _raise_if_exhausted(error, "compiling a program")
             raise CompileError(
@@ -158,4 +175,29 @@ def _started(device: Device) -> Client:
         ) from error
     if not chips:
         raise DeviceError(f"The device `{device.name}` started, but it has no chips.")
-    return Client(device, chips[0], lowerings, passes, os.getpid())
+    capabilities = device.capabilities()
+    _fit_to(device, capabilities)
+    donates = _donates(chips[0].platform, capabilities)
+    return Client(device, chips[0], lowerings, passes, os.getpid(), capabilities, donates)
+
+
+def _fit_to(device: Device, capabilities: Capabilities) -> None:
+    """Have dtypes and settings be what the device can do; a notice where it cannot do what PyTorch's can."""
+    wide = capabilities.has_64_bits
+    dtypes.fit_to(device.name, has_64_bits=wide, lacks=capabilities.lacks_dtypes)
+    if not wide:
+        warnings.warn(
+            f"The device `{device.name}` has no 64-bit types: int64, float64 and complex128 tensors keep "
+            "their dtype, and are held and computed in half the bits (docs/devices.md).",
+            stacklevel=2,
+        )
+    if capabilities.operations is not None and "while" not in capabilities.operations:
+        settings.roll_layers = "off"
+
+
+def _donates(platform: str, capabilities: Capabilities) -> bool:
+    if capabilities.donation is None:
+        return donates(platform)
+    if capabilities.donation:
+        let_donate(platform)
+    return capabilities.donation

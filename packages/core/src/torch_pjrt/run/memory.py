@@ -80,6 +80,8 @@ _peak = Peak()
 
 def statistics() -> dict[str, int]:
     """What the device says of its memory, by PJRT's names; empty where it says nothing."""
+    if not client().capabilities.memory_statistics:
+        return {}
     try:
         found = client().chip.memory_stats()
     except (jax.errors.JaxRuntimeError, NotImplementedError):  # many plugins have none
@@ -118,8 +120,8 @@ def exhaustions() -> int:
 
 
 def total() -> int:
-    """Bytes of memory that there are: the device's limit, or the host's memory where it says none."""
-    known = statistics().get("bytes_limit")
+    """Bytes of memory that there are: the device's limit, or the host's memory where nobody says one."""
+    known = statistics().get("bytes_limit", client().capabilities.memory_bytes)
     return _of_host("SC_PHYS_PAGES") if known is None else known
 
 
@@ -128,6 +130,8 @@ def free() -> int:
     found = statistics()
     if "bytes_limit" in found and "bytes_in_use" in found:
         return found["bytes_limit"] - found["bytes_in_use"]
+    if (limit := client().capabilities.memory_bytes) is not None:
+        return max(limit - in_use(), 0)
     return _of_host("SC_AVPHYS_PAGES")
 
 

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from torch_pjrt import dtypes
 from torch_pjrt.observe.counters import counters
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ class Row:
     def alone(self) -> jax.Array:
         """A copy of this element, as an array of its own."""
         counters.rows_taken += 1
-        with jax.enable_x64(True):
+        with dtypes.x64():
             return _element(self.stack.array, self.index)
 
     def copy(self) -> jax.Array:
@@ -123,7 +124,7 @@ def gathered(
             found.append(stack.array.copy() if is_held else stack.array)
             continue
         counters.stacks_made += 1
-        with jax.enable_x64(True):
+        with dtypes.x64():
             found.append(_stacked([alone(row) for row in rows]))
         if values is not None and not _are_rows(rows) and not any(i in kept for i in place):
             del rows

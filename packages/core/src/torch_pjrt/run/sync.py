@@ -125,7 +125,8 @@ def _run(tape: Tape, cause: str) -> None:
     try:
         live = live_values(tape.values)
         if live:
-            _launch(tape, live, reusable_inputs(tape, live) if checker is None else {}, cause)
+            may_donate = checker is None and client().donates
+            _launch(tape, live, reusable_inputs(tape, live) if may_donate else {}, cause)
             if checker is not None:
                 found = checker(tape, live)
     except TooManyPrograms:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from torch_pjrt import dtypes
+from torch_pjrt.errors import UnsupportedError
 from torch_pjrt.graph.face import contiguous_face, contiguous_strides, storage_extent
 from torch_pjrt.tensor.buffer import (
     Buffer,
@@ -70,6 +71,11 @@ def unfold(self: torch.Tensor, dimension: int, size: int, step: int) -> torch.Te
 
 def view_dtype(self: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """`Tensor.view(dtype)`: the same bytes; sizes and strides are those that PyTorch gives on CPU."""
+    if dtype != self.dtype and (dtypes.is_halved(dtype) or dtypes.is_halved(self.dtype)):
+        raise UnsupportedError(
+            f"view({dtype}) of {self.dtype}: the device holds 64-bit types in 32 bits.",
+            hint="view it on the CPU",
+        )
     buffer = ensure_sized(self)
     looks = _meta_like(self).view(dtype)
     return _alias(self, buffer, dtype, looks)

@@ -100,12 +100,24 @@ def call(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             check_overlap(op, args, kwargs, key)
     if signature is _NO_SIGNATURE:
         signature = _learned[key] = learn(bound, args, kwargs)
+    if signature is None and bound.static is not None and client().capabilities.limited:
+        bound = Call(plan, args, named, None)
+        signature = _without_rule(bound, args, kwargs)
     if signature is None:
         return run_on_cpu(op, args, kwargs)
     results = record(signature, bound.inputs, bound.numbers)
     if plan.in_turn:  # PyTorch leaves this to the kernels of lists
         increment_version(args[0])
     return finish(plan, signature, results, args, kwargs)
+
+
+def _without_rule(bound: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Signature | None:
+    """The signature of a call whose rule needs what the device lacks: that of a decomposition, or None."""
+    key = ("without its rule", bound.key)
+    signature = _learned.get(key, _NO_SIGNATURE)
+    if signature is _NO_SIGNATURE:
+        signature = _learned[key] = learn(bound, args, kwargs, has_rule=False)
+    return signature
 
 
 def call_with_counts(op: Any, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -133,15 +145,18 @@ def static_names(functional: Any) -> frozenset[str] | None:
     return None if lowering is None else lowering.static
 
 
-def learn(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Signature | None:
+def learn(
+    call: Call, args: tuple[Any, ...], kwargs: dict[str, Any], *, has_rule: bool = True
+) -> Signature | None:
     """The signature of a call seen for the first time; None if it must run on the CPU.
 
-    Raises what PyTorch raises for such a call.
+    On a device of limited capabilities None also says that the rule needs more: then the call is learnt
+    again without it (`has_rule`), numbers being constants. Raises what PyTorch raises for such a call.
     """
     plan = call.plan
     if plan.mutates:
         _refuse_internal_overlap(plan, _targets(plan, args, kwargs), args, kwargs)
-    lowering = client().lowerings.get(plan.functional)
+    lowering = client().lowerings.get(plan.functional) if has_rule else None
     if lowering is None and plan.random:
         return None
     try:
@@ -162,6 +177,11 @@ def learn(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Signatur
         if lowering is not None and plan.functional in _META_IS_WRONG:
             results = results_of_rule(lowering, call)
     outs, dropped = _faces(laid_out(plan.functional, call.given, call.faces, results))
+    if lowering is not None and client().capabilities.limited:
+        from torch_pjrt.compile.limits import objection_to_rule
+
+        if objection_to_rule(lowering, call) is not None:
+            return None
     try:
         return intern(
             plan.functional,

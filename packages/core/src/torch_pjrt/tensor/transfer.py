@@ -116,6 +116,8 @@ def to_numpy(source: torch.Tensor, *, copy: bool = True) -> np.ndarray:
     if source.dtype is torch.complex32:
         return whole.to(torch.complex64).numpy()
     dtypes.to_jax(source.dtype)  # a TypeError here names a dtype that XLA lacks
+    if dtypes.is_halved(source.dtype):
+        return dtypes.halved(whole.numpy(), source.dtype)
     return whole.numpy()
 
 
@@ -129,7 +131,7 @@ def from_numpy(host: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
     if not host.flags.writeable:  # from_numpy would warn; the callers copy or only read
         host = _writeable(host)
     tensor = torch.from_numpy(host)
-    if dtype is torch.complex32:
+    if dtype is torch.complex32 or dtypes.is_halved(dtype):
         return tensor.to(dtype)
     return tensor.view(dtype) if carrier is not None else tensor
 
