@@ -28,14 +28,17 @@ class Generator:
         self._drawing: weakref.ref[Tape] | None = None  # whose draws `offset` goes on after
         self._others = 0
 
-    def draw(self, tape: Tape) -> tuple[int, int]:
-        """The next draw on this tape: which seeding of the tape, and how many draws since then."""
+    def draw(self, tape: Tape, n_draws: int = 1) -> tuple[int, int]:
+        """The next draw on this tape: which seeding of the tape, and how many draws since then.
+
+        With `n_draws` the first of so many.
+        """
         if tape.closed:
             return 0, 0  # recorded anew on another
         if not tape.draws:
             tape.draws.append(self._start_of(tape))
         draw = (len(tape.draws) - 1, tape.n_draws)
-        tape.n_draws += 1
+        tape.n_draws += n_draws
         return draw
 
     def _start_of(self, tape: Tape) -> tuple[int, int]:

@@ -60,6 +60,21 @@ class FunctionOp:
         return self.name
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class GraphOp:
+    """An operator that a recorded graph is, to be put in its place: what a compiler made of a function.
+
+    The numbers in the graph are constants, and its draws are counted from 0; each has its line, where known.
+    """
+
+    name: str
+    graph: Graph
+    n_draws: int = 0
+
+    def __str__(self) -> str:
+        return self.name
+
+
 @dataclass(slots=True, eq=False)
 class Signature:
     """One interned call pattern.

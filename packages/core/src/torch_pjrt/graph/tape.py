@@ -80,6 +80,7 @@ class Tape:
     n_draws how many random operators were recorded since the last (re)seeding.
     n_further    how many values are not the first of their node: what `len(values)` exceeds the nodes by.
     nested  a scratch tape on which a decomposition is recorded; it never syncs.
+    watches on a nested tape: places out of range are watched for all the same, by who records on it.
     closed  it is being run, or was: nothing is appended any more.
     kept    what must live until the program is made: functions that recorded operators stand for.
     failure what its program failed with, in a line; the values it did not make are lost.
@@ -100,11 +101,12 @@ class Tape:
         "n_further",
         "nested",
         "values",
+        "watches",
     )
     # Makes the code of a new tape. `observe/lines.py` puts a list here that notes more than the integers.
     new_code: ClassVar[Callable[[], list[int]]] = list
 
-    def __init__(self, *, nested: bool = False) -> None:
+    def __init__(self, *, nested: bool = False, watches: bool = False) -> None:
         self.code = Tape.new_code()
         self.values: list[Value] = []
         self.inputs: list[Value] = []
@@ -114,6 +116,7 @@ class Tape:
         self.n_draws = 0
         self.n_further = 0
         self.nested = nested
+        self.watches = watches
         self.closed = False
         # The numbers of the inputs by their ids: another thread's tape may have numbered them since.
         self._numbers: dict[int, int] = {}

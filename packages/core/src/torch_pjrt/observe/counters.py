@@ -24,6 +24,7 @@ class Counters:
     replays: int = 0
     syncs: Counter[str] = field(default_factory=Counter)
     fallbacks: Counter[str] = field(default_factory=Counter)
+    islands: Counter[str] = field(default_factory=Counter)
     uploads: int = 0
     uploaded_bytes: int = 0
     downloads: int = 0

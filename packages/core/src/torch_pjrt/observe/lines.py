@@ -127,7 +127,6 @@ _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _INSIDE = (
     _HERE + os.sep,
     os.path.dirname(os.path.abspath(torch.__file__)) + os.sep,
-    "<kernel of ",
     "<frozen ",
 )
 _STANDARD = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
@@ -184,7 +183,7 @@ def user_frame(frame: FrameType | None) -> FrameType | None:
 
 def is_ours(file: str) -> bool:
     """Whether it is a file of this package, or a kernel that we wrote out."""
-    return file.startswith((_HERE + os.sep, "<kernel of "))
+    return file.startswith(_HERE + os.sep)
 
 
 def _find_inside(file: str) -> bool:

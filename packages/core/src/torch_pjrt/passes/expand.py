@@ -9,13 +9,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from torch_pjrt.graph.graph import Graph, Node
+from torch_pjrt.graph.graph import Draw, Graph, Node
+from torch_pjrt.graph.signature import GraphOp
 from torch_pjrt.passes.runner import Stage
 
 
 @dataclass(frozen=True, slots=True)
 class Expand:
-    """Inlines `signature.expansion`, and the expansions inside it, under fresh names."""
+    """Inlines `signature.expansion`, and the expansions inside it, under fresh names.
+
+    What a `GraphOp` stands for has lines of its own and may draw random numbers, from the node's draw on.
+    """
 
     name: str = "expand"
     stage: Stage = Stage.EXPAND
@@ -32,6 +36,7 @@ class Expand:
             if expansion is None:
                 nodes.append(replace(node, inputs=inputs))
                 continue
+            is_graph = isinstance(node.op, GraphOp)
             expansion = self(expansion)
             inner = {-i - 1: v for i, v in enumerate(inputs)}
             for inner_node in expansion.nodes:
@@ -40,8 +45,20 @@ class Expand:
                 inner_inputs = tuple(inner[v] for v in inner_node.inputs)
                 inner.update(zip(inner_node.outputs, renamed, strict=True))
                 nodes.append(
-                    replace(inner_node, inputs=inner_inputs, outputs=renamed, line=node.line)
+                    replace(
+                        inner_node,
+                        inputs=inner_inputs,
+                        outputs=renamed,
+                        line=(inner_node.line if is_graph else None) or node.line,
+                        draw=_shifted(inner_node.draw, node.draw),
+                    )
                 )
             names.update(zip(node.outputs, (inner[v] for v in expansion.outputs), strict=True))
         outputs = tuple(names.get(v, v) for v in graph.outputs)
         return replace(graph, nodes=tuple(nodes), outputs=outputs)
+
+
+def _shifted(inner: Draw | None, outer: Draw | None) -> Draw | None:
+    if inner is None or outer is None:
+        return inner
+    return Draw(outer.seeding, outer.index + inner.index)

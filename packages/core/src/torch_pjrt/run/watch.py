@@ -49,6 +49,11 @@ def watched(value: Value) -> Watch:
     return watch
 
 
+def forget(watch: Watch) -> None:
+    """Do not look at it: somebody else does."""
+    _watches.remove(watch)
+
+
 def pending() -> list[Watch]:
     """The watches that nobody has looked at yet."""
     return list(_watches)

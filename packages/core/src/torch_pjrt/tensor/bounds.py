@@ -15,9 +15,9 @@ import torch
 
 from torch_pjrt.graph.face import contiguous_face
 from torch_pjrt.graph.signature import Signature, Slot, intern
-from torch_pjrt.graph.tape import Uploaded, current, number_on, push, state
+from torch_pjrt.graph.tape import Tape, Uploaded, current, number_on, push, state
 from torch_pjrt.observe.causes import because
-from torch_pjrt.run.watch import OUTSIDE, Refusal, Watch, watched
+from torch_pjrt.run.watch import OUTSIDE, Refusal, Watch, forget, watched
 from torch_pjrt.tensor.buffer import buffer_of, is_pjrt
 from torch_pjrt.tensor.counted_run import with_rest
 from torch_pjrt.tensor.counts import is_counted, recent
@@ -236,7 +236,7 @@ _signatures: dict[Any, Signature] = {}
 
 def watch(places: Places) -> None:
     """Let the device look for a place outside; all watches of a tape make one result together."""
-    if state.tape.nested:  # what an operator is made of stays inside
+    if state.tape.nested and not state.tape.watches:  # what an operator is made of stays inside
         return
     value = value_of(_with_places_past_the_count(places))
     tape = current()
@@ -263,6 +263,16 @@ def watch(places: Places) -> None:
     before.value = found
     before.seen.add((number, limits))
     before.refusals.append(_told_later(places.refusal))
+
+
+def watch_of(tape: Tape) -> Watch | None:
+    """What is watched on this tape, for who makes a part of another tape of it; nobody else looks at it."""
+    found = _last.watch
+    if found is None or found.value.tape is not tape:
+        return None
+    _last.watch = None
+    forget(found)
+    return found
 
 
 def _with_places_past_the_count(places: Places) -> torch.Tensor:

@@ -1,0 +1,1 @@
+"""`torch.compile(backend="pjrt")`: compiled graphs as single nodes of the lazy tape."""

@@ -1,0 +1,185 @@
+"""A compiled graph at work: a call finds what was recorded for inputs that look so, and appends one node.
+
+This is the path that every call takes, so it is written out: microseconds for each tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.autograd.graph import increment_version
+
+from torch_pjrt.device.generator import generator
+from torch_pjrt.graph.face import Face, face_of
+from torch_pjrt.graph.tape import Value, current, state
+from torch_pjrt.run.sync import cut
+from torch_pjrt.run.watch import watched
+from torch_pjrt.settings import settings
+from torch_pjrt.tensor.buffer import (
+    Buffer,
+    buffer_of,
+    create_empty_tensor,
+    look_of,
+    wrap_sized,
+)
+from torch_pjrt.tensor.transfer import upload
+from torch_pjrt.tensor.view import content, store, value_of
+from torch_pjrt_dynamo.operators import CannotRecord
+from torch_pjrt_dynamo.parts import in_parts
+from torch_pjrt_dynamo.recording import Look, Recorded, record
+
+aten = torch.ops.aten
+# They look at the whole storage of a tensor.
+_SEES_STORAGE = frozenset(
+    (
+        aten.as_strided.default,
+        aten.as_strided_.default,
+        aten.as_strided_copy.default,
+        aten.as_strided_scatter.default,
+    )
+)
+
+
+class CompiledGraph:
+    """A graph of operators as a function of a list of tensors and numbers, which it empties.
+
+    module   the graph.
+    name     what it is called in reports.
+    """
+
+    def __init__(self, module: torch.fx.GraphModule, name: str) -> None:
+        self.module = module
+        self.name = name
+        self._boxed_call = (
+            True  # AOTAutograd asks for it; its wrappers copy what is in the `__dict__`
+        )
+        self.recorded: dict[Any, Recorded] = {}
+        self._sees_storage = any(n.target in _SEES_STORAGE for n in module.graph.nodes)
+        self._parts: Callable[[list[Any]], list[Any]] | None = None
+
+    def __call__(self, args: list[Any]) -> list[Any]:
+        if self._parts is not None:
+            return self._parts(args)
+        tape = state.tape
+        if len(tape.values) > settings.tape_bound:
+            tape = cut(tape)
+        values: list[Any] = []
+        key: list[Any] = []
+        for arg in args:
+            try:
+                buffer = arg.untyped_storage().buffer
+            except AttributeError:
+                value, look = _other(arg)
+            else:
+                face = buffer.face
+                if self._sees_storage:
+                    value, look = _with_storage(arg, buffer)
+                elif buffer.viewed or face.is_complex:
+                    value = value_of(arg)
+                    look = face_of(arg.shape, arg.dtype, arg.stride())
+                else:
+                    value, look = buffer.value, face
+            values.append(value)
+            key.append(look)
+        known = tuple(key)
+        found = self.recorded.get(known)
+        if found is None:
+            try:
+                found = self._record(known)
+            except CannotRecord as error:
+                self._parts = in_parts(self.module, error, self.name, CompiledGraph)
+                return self._parts(args)
+        return _called(found, args, values)
+
+    def _record(self, key: tuple[Any, ...]) -> Recorded:
+        looks = [Look(x) if x.__class__ is Face else x for x in key]
+        looks = [x if isinstance(x, Look) else x[1] for x in looks]
+        found = self.recorded[key] = record(self.module, looks, self.name)
+        return found
+
+
+def _other(arg: Any) -> tuple[Any, Any]:
+    """The value and the look of what has no buffer: a tensor of the host, which is uploaded, or a number."""
+    if not isinstance(arg, torch.Tensor):
+        return None, (arg.__class__, arg)
+    if arg.device.type == "pjrt":
+        buffer = buffer_of(arg)
+        return content(buffer), buffer.face
+    value = upload(arg)
+    return value, value.face
+
+
+def _with_storage(arg: torch.Tensor, buffer: Buffer) -> tuple[Any, Any]:
+    if arg.is_conj() or arg.is_neg():
+        value = value_of(arg)
+        return value, value.face
+    face, offset = look_of(arg)
+    return content(buffer), (Look, Look(face, buffer.face, offset))
+
+
+def _called(recorded: Recorded, args: list[Any], values: list[Any]) -> list[Any]:
+    """Append the node, and make what the call returns."""
+    results = recorded.template.copy()
+    signature = recorded.signature
+    if signature is None:
+        made: list[Any] = []
+    else:
+        inputs = [values[i] for i in recorded.used]
+        inputs += recorded.constants
+        made = _appended(signature, inputs)
+    for argument, i in recorded.written:
+        store(args[argument], made[i])
+    for place, i, face in recorded.fresh:
+        if face.plain:
+            tensor = create_empty_tensor(face.shape, face.dtype)
+            tensor.untyped_storage().buffer = Buffer(made[i], face)
+        else:
+            tensor = wrap_sized(made[i], face)
+        results[place] = tensor
+    if recorded.given:
+        for place, argument in recorded.given:
+            results[place] = args[argument]
+    if recorded.views:
+        for place, argument, shape, strides, offset in recorded.views:
+            source = args[argument]
+            results[place] = source.as_strided(shape, strides, source.storage_offset() + offset)
+    if recorded.bases:
+        bases = [wrap_sized(made[i], face) for i, face in recorded.bases]
+        for place, base, shape, strides, offset in recorded.shared:
+            results[place] = bases[base].as_strided(shape, strides, offset)
+    if recorded.refusals:
+        watched(made[-1]).refusals.extend(recorded.refusals)
+    if recorded.written:
+        _count_writes([args[argument] for argument, _ in recorded.written])
+    args.clear()
+    return results
+
+
+def _appended(signature: Any, inputs: list[Value]) -> list[Value]:
+    """Append one node; the values that it makes."""
+    outs = signature.outs
+    while True:
+        tape = state.tape
+        if tape.closed:
+            tape = current()
+        code = [signature.number]
+        code += [v.number if v.tape is tape else tape.take(v) for v in inputs]
+        if signature.random:
+            code += generator.draw(tape, signature.op.n_draws)
+        number = len(tape.values)
+        made = []
+        for face in outs:
+            made.append(Value(face, number, tape))
+            number += 1
+        if tape.closed:  # by another thread, just now
+            continue
+        # From here on nothing is called, so that an interrupt (Ctrl-C) comes before or after.
+        tape.code += code
+        tape.values += made
+        return made
+
+
+def _count_writes(tensors: list[torch.Tensor]) -> None:
+    increment_version([t for t in tensors if not t.is_inference()])

@@ -1,0 +1,356 @@
+"""An FX graph as one operator of the tape: run once on a scratch tape, on inputs that look like true ones.
+
+What it records becomes a graph (`GraphOp`), its results become a template. Two calls whose inputs look alike
+share both, so from the second on a call appends one node.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from torch_pjrt.graph.face import Face, face_of
+from torch_pjrt.graph.graph import Graph, graph_of
+from torch_pjrt.graph.signature import GraphOp, Signature, Slot, intern
+from torch_pjrt.graph.tape import Tape, Value, number_on, state
+from torch_pjrt.passes.merge_equal import number_key
+from torch_pjrt.run.watch import Refusal
+from torch_pjrt.tensor.bounds import watch_of
+from torch_pjrt.tensor.buffer import buffer_of, is_pjrt, look_of, wrap
+from torch_pjrt.tensor.view import content, value_of
+from torch_pjrt_dynamo.lines import LinedCode, line_of
+from torch_pjrt_dynamo.operators import CannotRecord, recorded
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What an input tensor looks like to the graph.
+
+    face    its shape, dtype and strides.
+    base    what its whole storage looks like, and `offset` where it begins there, in elements; None where the
+            graph sees the tensor alone.
+    """
+
+    face: Face
+    base: Face | None = None
+    offset: int = 0
+
+
+@dataclass(slots=True)
+class Recorded:
+    """What a call appends, and what it returns.
+
+    signature   of the one node; None if there is nothing to compute.
+    used        which arguments the node reads, in order.
+    constants   what it reads after them: tensors of the host that the graph holds, on the device since.
+    template    the results: those that are numbers or None, and room for the others.
+    fresh       (place in the template, result of the node, its face): new tensors.
+    given       (place, argument): arguments that are returned.
+    views       (place, argument, shape, strides, offset within the argument): views of arguments.
+    bases       (result of the node, its face): new storages that several results share, and
+    shared      (place, base, shape, strides, offset): those.
+    written     (argument, result of the node): arguments that the graph writes to.
+    refusals    what the node watches for, where it does: its last result says what was found.
+    """
+
+    signature: Signature | None
+    used: list[int]
+    template: list[Any]
+    constants: list[Value] = field(default_factory=list)
+    fresh: list[tuple[int, int, Face]] = field(default_factory=list)
+    given: list[tuple[int, int]] = field(default_factory=list)
+    views: list[tuple[int, int, Any, Any, int]] = field(default_factory=list)
+    bases: list[tuple[int, Face]] = field(default_factory=list)
+    shared: list[tuple[int, int, Any, Any, int]] = field(default_factory=list)
+    written: list[tuple[int, int]] = field(default_factory=list)
+    refusals: list[Refusal] = field(default_factory=list)
+
+
+def record(module: torch.fx.GraphModule, arguments: Sequence[Any], name: str) -> Recorded:
+    """Record the graph; `arguments` are `Look`s for tensors, and numbers for numbers.
+
+    Raises `CannotRecord`, which names the node at fault, where one needs the values of tensors.
+    """
+    scratch = Tape(nested=True, watches=True)
+    code = scratch.code = LinedCode()
+    try:
+        with _onto(scratch):
+            inputs = [_Input.of(scratch, a) if isinstance(a, Look) else a for a in arguments]
+            tensors = [i.tensor if isinstance(i, _Input) else i for i in inputs]
+            results = _run(module, tensors, code)
+            traced = [
+                _traced_face(node, result)
+                for node, result in zip(_outputs(module), results, strict=True)
+            ]
+            return _Results(scratch, inputs, results, traced).recorded(name)
+    finally:
+        watch_of(scratch)  # if it was not asked for
+
+
+@contextmanager
+def _onto(scratch: Tape) -> Iterator[None]:
+    """What is recorded in the block goes on that tape; what the caller has switched on is off."""
+    outer = state.tape
+    with ExitStack() as stack:
+        stack.enter_context(torch.no_grad())
+        stack.enter_context(_disable_current_modes())
+        for guard in (
+            torch._C._AutoDispatchBelowAutograd,
+            torch._C._DisableAutocast,
+            torch._C.DisableTorchFunction,
+        ):
+            stack.enter_context(guard())
+        state.tape = scratch
+        try:
+            yield
+        finally:
+            state.tape = outer
+
+
+@dataclass(slots=True)
+class _Input:
+    """A tensor of the scratch tape that stands for an argument.
+
+    strange     its strides are not the argument's: those have gaps, or overlap.
+    value       what its buffer holds before the graph has run.
+    """
+
+    look: Look
+    tensor: torch.Tensor
+    value: Value
+    strange: bool = False
+
+    @classmethod
+    def of(cls, scratch: Tape, look: Look) -> _Input:
+        face, base = look.face, look.base
+        strange = base is None and not face.dense
+        if strange:
+            like = torch.empty_like(face.meta())
+            face = _face_of(like)
+        value = Value(base or face, 0, None)
+        scratch.take(value)
+        tensor = wrap(value, base or face)
+        if base is not None and (base is not face or look.offset):
+            tensor = tensor.as_strided(face.shape, face.strides, look.offset)
+        return cls(look, tensor, value, strange)
+
+
+def _face_of(tensor: torch.Tensor) -> Face:
+    return look_of(tensor)[0]
+
+
+def _run(module: torch.fx.GraphModule, tensors: Sequence[Any], code: LinedCode) -> list[Any]:
+    """The graph's results. Intermediate tensors are let go of after their last use."""
+    environment: dict[torch.fx.Node, Any] = {}
+    given = iter(tensors)
+    nodes = list(module.graph.nodes)
+    last_use = {used: node for node in nodes for used in node.all_input_nodes}
+    for node in nodes:
+        if node.op == "placeholder":
+            environment[node] = next(given)
+            continue
+        if node.op == "output":
+            results = torch.fx.node.map_arg(node.args[0], environment.__getitem__)
+            return list(results) if isinstance(results, (list, tuple)) else [results]
+        with code.at(line_of(node)):
+            environment[node] = _computed(module, node, environment)
+        for used in node.all_input_nodes:
+            if last_use[used] is node:
+                del environment[used]
+    raise AssertionError("a graph without an output")
+
+
+def _computed(module: torch.fx.GraphModule, node: torch.fx.Node, environment: Any) -> Any:
+    args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), environment.__getitem__)
+    if node.op == "get_attr":
+        return _attribute(module, str(node.target))
+    if node.op != "call_function":
+        raise AssertionError(f"{node.op} in a graph of operators")
+    try:
+        return recorded(node.target, args, kwargs)
+    except CannotRecord:
+        raise
+    except Exception as error:
+        raise CannotRecord(node, error) from error
+
+
+def _attribute(module: torch.fx.GraphModule, target: str) -> Any:
+    found: Any = module
+    for part in target.split("."):
+        found = getattr(found, part)
+    return found
+
+
+def _outputs(module: torch.fx.GraphModule) -> list[Any]:
+    output = next(iter(reversed(module.graph.nodes)))
+    results = output.args[0]
+    return list(results) if isinstance(results, (list, tuple)) else [results]
+
+
+def _traced_face(node: Any, result: Any) -> Face | None:
+    """What PyTorch traced a result to look like: AOTAutograd counts on its strides."""
+    traced = getattr(node, "meta", {}).get("val")
+    if not isinstance(traced, torch.Tensor) or not isinstance(result, torch.Tensor):
+        return None
+    if any(n.__class__ is not int for n in (*traced.shape, *traced.stride())):
+        return None  # known for this call only
+    face = face_of(tuple(traced.shape), traced.dtype, traced.stride())
+    return face if (face.shape, face.dtype) == (tuple(result.shape), result.dtype) else None
+
+
+class _Results:
+    """What the scratch tape holds at the end, sorted into a `Recorded`."""
+
+    def __init__(
+        self,
+        scratch: Tape,
+        inputs: Sequence[Any],
+        results: Sequence[Any],
+        traced: Sequence[Face | None],
+    ) -> None:
+        self.scratch = scratch
+        self.traced = traced
+        self.inputs = inputs
+        self.results = results
+        self.wanted: list[Value] = []
+        self.places: dict[int, int] = {}
+
+    def result_of(self, value: Value) -> int:
+        """Which result of the node the value is."""
+        place = self.places.get(id(value))
+        if place is None:
+            place = self.places[id(value)] = len(self.wanted)
+            self.wanted.append(value)
+        return place
+
+    def recorded(self, name: str) -> Recorded:
+        made = Recorded(None, [], [None] * len(self.results))
+        tensors = {id(i.tensor): n for n, i in enumerate(self.inputs) if isinstance(i, _Input)}
+        behind = {
+            id(buffer_of(i.tensor)): n for n, i in enumerate(self.inputs) if isinstance(i, _Input)
+        }
+        for n, i in enumerate(self.inputs):
+            if isinstance(i, _Input) and buffer_of(i.tensor).value is not i.value:
+                made.written.append((n, self.result_of(value_of(i.tensor))))
+        owners: dict[int, list[int]] = {}
+        for place, result in enumerate(self.results):
+            if not is_pjrt(result):
+                made.template[place] = result
+            elif id(result) in tensors:
+                made.given.append((place, tensors[id(result)]))
+            elif id(buffer_of(result)) in behind:
+                self.view(made, place, behind[id(buffer_of(result))], result)
+            else:
+                owners.setdefault(id(buffer_of(result)), []).append(place)
+        for places in owners.values():
+            self.own(made, places)
+        self.finish(made, name)
+        return made
+
+    def view(self, made: Recorded, place: int, argument: int, result: torch.Tensor) -> None:
+        """A result that shares the storage of an argument."""
+        source = self.inputs[argument]
+        if _looks(result) == _looks(source.tensor):
+            made.given.append((place, argument))
+        elif source.strange or result.dtype != source.tensor.dtype or _has_bit(result):
+            self.new(made, place, result)
+        else:
+            offset = result.storage_offset() - source.tensor.storage_offset()
+            made.views.append((place, argument, tuple(result.shape), result.stride(), offset))
+
+    def own(self, made: Recorded, places: list[int]) -> None:
+        """Results that share a storage which the graph has made."""
+        first = self.results[places[0]]
+        dense = all((self.traced[p] or _face_of(self.results[p])).dense for p in places)
+        dtypes = {self.results[p].dtype for p in places}
+        if (len(places) == 1 and dense) or len(dtypes) > 1 or any(map(_has_bit, self.at(places))):
+            for place in places:
+                self.new(made, place, self.results[place])
+            return
+        buffer = buffer_of(first)
+        if buffer.face.dtype != first.dtype:
+            for place in places:
+                self.new(made, place, self.results[place])
+            return
+        made.bases.append((self.result_of(content(buffer)), buffer.face))
+        for place in places:
+            t = self.results[place]
+            look = tuple(t.shape), t.stride(), t.storage_offset()
+            made.shared.append((place, len(made.bases) - 1, *look))
+
+    def at(self, places: list[int]) -> list[torch.Tensor]:
+        return [self.results[p] for p in places]
+
+    def new(self, made: Recorded, place: int, result: torch.Tensor) -> None:
+        """A result on a storage of its own."""
+        face = self.traced[place] or _face_of(result)
+        if not face.dense:
+            face = _face_of(torch.empty_like(face.meta()))
+        made.fresh.append((place, self.result_of(value_of(result)), face))
+
+    def finish(self, made: Recorded, name: str) -> None:
+        """The signature of all that is wanted."""
+        watch = watch_of(self.scratch)
+        if watch is not None:
+            made.refusals = watch.refusals
+            self.result_of(watch.value)
+        if not self.wanted:
+            return
+        numbers = [number_on(self.scratch, value) for value in self.wanted]
+        graph, used = _with_used_inputs(graph_of(self.scratch, numbers))
+        by_input = [n for n, i in enumerate(self.inputs) if isinstance(i, _Input)]
+        made.used = [by_input[i] for i in used if i < len(by_input)]
+        made.constants = [self.scratch.inputs[i] for i in used if i >= len(by_input)]
+        assert all(value.array is not None for value in made.constants)
+        made.signature = signature_of(name, graph, self.scratch.n_draws)
+
+
+def _looks(tensor: torch.Tensor) -> Any:
+    return *look_of(tensor), tensor.is_conj(), tensor.is_neg()
+
+
+def _has_bit(tensor: torch.Tensor) -> bool:
+    return tensor.is_conj() or tensor.is_neg()
+
+
+def _with_used_inputs(graph: Graph) -> tuple[Graph, list[int]]:
+    """The graph without the inputs that nothing reads; the places of the others."""
+    read = {v for node in graph.nodes for v in node.inputs} | set(graph.outputs)
+    used = [i for i in range(len(graph.inputs)) if -i - 1 in read]
+    names = {-i - 1: -n - 1 for n, i in enumerate(used)}
+    renamed = graph.renamed(names)
+    return Graph(tuple(graph.inputs[i] for i in used), renamed.nodes, renamed.outputs), used
+
+
+_known: dict[Any, Signature] = {}
+_interning = threading.Lock()
+
+
+def signature_of(name: str, graph: Graph, n_draws: int) -> Signature:
+    """The one signature of this graph: compiled twice, it is one operator, and its programs are shared."""
+    nodes = [
+        (n.signature.number, n.inputs, n.outputs, tuple(map(number_key, n.numbers)), n.draw)
+        for n in graph.nodes
+    ]
+    key = (graph.inputs, tuple(nodes), graph.outputs)
+    with _interning:
+        found = _known.get(key)
+        if found is None:
+            faces = graph.faces()
+            found = _known[key] = intern(
+                GraphOp(name, graph, n_draws),
+                tuple(map(Slot, range(len(graph.inputs)))),
+                {},
+                graph.inputs,
+                tuple(faces[v] for v in graph.outputs),
+                random=n_draws > 0,
+                returns="list",
+                expand=lambda signature: graph,
+            )
+    return found

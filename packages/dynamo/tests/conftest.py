@@ -1,0 +1,106 @@
+"""What the tests share: counting programs, a fresh compiler for each test, PyTorch on CPU as the oracle."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+import torch_pjrt
+from torch_pjrt.compile.programs import forget_programs
+from torch_pjrt.observe.counters import counters
+
+
+@pytest.fixture(autouse=True)
+def fresh_compiler() -> Iterator[None]:
+    """Dynamo forgets what it compiled, and its settings are as they were."""
+    with torch._dynamo.config.patch(recompile_limit=64):
+        yield
+    torch._dynamo.reset()
+
+
+class Programs:
+    """How many programs were compiled, and how many ran, since the test began or `forget` was called."""
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        torch.zeros((), device="pjrt")
+        gc.collect()
+        torch_pjrt.sync()
+        self._compiled, self._run = counters.programs_compiled, counters.programs_run
+
+    @property
+    def compiled(self) -> int:
+        return counters.programs_compiled - self._compiled
+
+    @property
+    def run(self) -> int:
+        return counters.programs_run - self._run
+
+
+@pytest.fixture
+def programs() -> Programs:
+    torch.zeros((), device="pjrt")
+    forget_programs()
+    return Programs()
+
+
+@pytest.fixture
+def agrees() -> Callable[..., None]:
+    """Checks that a compiled function does on `pjrt` what it does on CPU: results, strides, writes, aliases.
+
+    `make` makes the arguments, for a device: what it gives are the tensors that may be written to.
+    """
+
+    def check(function: Callable[..., Any], make: Callable[[str], tuple[Any, ...]]) -> None:
+        compiled = torch.compile(function, backend="pjrt")
+        for _ in range(2):
+            expected, given = make("cpu"), make("pjrt")
+            for device_of_results, saw in (
+                ("pjrt", (compiled(*given), given)),
+                ("cpu", (compiled(*(host := make("cpu"))), host)),
+            ):
+                fresh = make("cpu")
+                wanted = function(*fresh)
+                _same(saw, (wanted, fresh), device_of_results)
+                _write_to_results(saw[0])
+                _write_to_results(wanted)
+                _same(saw, (wanted, fresh), device_of_results)
+            del expected
+
+    return check
+
+
+def _leaves(x: Any) -> list[Any]:
+    if isinstance(x, (list, tuple)):
+        return [leaf for part in x for leaf in _leaves(part)]
+    if isinstance(x, dict):
+        return _leaves(list(x.values()))
+    return [x]
+
+
+def _same(saw: Any, wanted: Any, device: str) -> None:
+    for a, b in zip(_leaves(saw), _leaves(wanted), strict=True):
+        if not isinstance(b, torch.Tensor):
+            assert a == b
+            continue
+        assert a.device.type == device
+        assert a.stride() == b.stride()
+        assert a.requires_grad == b.requires_grad
+        torch.testing.assert_close(a.detach().cpu(), b.detach())
+
+
+def _write_to_results(results: Any) -> None:
+    with torch.no_grad():
+        for n, result in enumerate(_leaves(results)):
+            if isinstance(result, torch.Tensor) and not _overlaps(result):
+                result.mul_(n + 2)
+
+
+def _overlaps(x: torch.Tensor) -> bool:
+    return 0 in x.stride() and x.numel() > 1
