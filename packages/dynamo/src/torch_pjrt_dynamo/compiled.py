@@ -13,7 +13,7 @@ from torch.autograd.graph import increment_version
 
 from torch_pjrt.device.generator import generator
 from torch_pjrt.graph.face import Face, face_of
-from torch_pjrt.graph.tape import Value, current, state
+from torch_pjrt.graph.tape import Tape, Value, current, state
 from torch_pjrt.run.sync import cut
 from torch_pjrt.run.watch import watched
 from torch_pjrt.settings import settings
@@ -129,8 +129,8 @@ def _called(recorded: Recorded, args: list[Any], values: list[Any]) -> list[Any]
         inputs = [values[i] for i in recorded.used]
         inputs += recorded.constants
         made = _appended(signature, inputs)
-    for argument, i in recorded.written:
-        store(args[argument], made[i])
+    if recorded.written:
+        _write(recorded.written, args, values, made)
     for place, i, face in recorded.fresh:
         if face.plain:
             tensor = create_empty_tensor(face.shape, face.dtype)
@@ -151,8 +151,6 @@ def _called(recorded: Recorded, args: list[Any], values: list[Any]) -> list[Any]
             results[place] = bases[base].as_strided(shape, strides, offset)
     if recorded.refusals:
         watched(made[-1]).refusals.extend(recorded.refusals)
-    if recorded.written:
-        _count_writes([args[argument] for argument, _ in recorded.written])
     args.clear()
     return results
 
@@ -164,15 +162,11 @@ def _appended(signature: Any, inputs: list[Value]) -> list[Value]:
         tape = state.tape
         if tape.closed:
             tape = current()
-        code = [signature.number]
-        code += [v.number if v.tape is tape else tape.take(v) for v in inputs]
+        code = _numbered(tape, signature.number, inputs)
         if signature.random:
             code += generator.draw(tape, signature.op.n_draws)
-        number = len(tape.values)
-        made = []
-        for face in outs:
-            made.append(Value(face, number, tape))
-            number += 1
+        first = len(tape.values)
+        made = [Value(face, number, tape) for number, face in enumerate(outs, first)]
         if tape.closed:  # by another thread, just now
             continue
         # From here on nothing is called, so that an interrupt (Ctrl-C) comes before or after.
@@ -181,5 +175,45 @@ def _appended(signature: Any, inputs: list[Value]) -> list[Value]:
         return made
 
 
-def _count_writes(tensors: list[torch.Tensor]) -> None:
-    increment_version([t for t in tensors if not t.is_inference()])
+def _numbered(tape: Tape, number: int, inputs: list[Value]) -> list[int]:
+    """The node's code: what `Tape.take` gives for each input, written out for those that are there."""
+    code = [number]
+    append = code.append
+    known, taken = tape._numbers, tape.inputs
+    for value in inputs:
+        if value.tape is tape:
+            append(value.number)
+            continue
+        if value.array is None:
+            append(tape.take(value))
+            continue
+        key = id(value)
+        n = known.get(key)
+        if tape.closed:  # by another thread: nothing is to be added to it
+            return code
+        if n is None:
+            n = -len(taken) - 1
+            taken += (value,)
+            known[key] = n
+        value.tape = tape
+        value.number = n
+        append(n)
+    return code
+
+
+def _write(
+    written: list[tuple[int, int]], args: list[Any], values: list[Any], made: list[Value]
+) -> None:
+    """Put results into arguments: what `store` does, written out for those that look like their buffer."""
+    for argument, i in written:
+        target, new, old = args[argument], made[i], values[argument]
+        buffer = getattr(target.untyped_storage(), "buffer", None)
+        if buffer is None:  # a tensor of the host
+            target.copy_(wrap_sized(new, new.face))
+        elif buffer.viewed or buffer.value is not old:
+            store(target, new)
+        else:
+            if old.tape is new.tape and new.origin is None:
+                new.origin = old.number if old.number < 0 else old.origin
+            buffer.value = new
+    increment_version([args[argument] for argument, _ in written])
