@@ -2,11 +2,12 @@
 
     python benchmarks/compiled_step.py [N_TENSORS ...]
 
-Three kinds of graphs of N tensors, all overhead: `read` adds them all up, as a model reads its weights; `update` writes to all of
-them, as an optimizer does (JAX donates its arguments); `new` makes N tensors. Calls wait for nothing, and the device has nothing else to
-do. What is counted is the CPU time of the calling thread until the call returns, and until what the last call gave is
-freed; ways take turns, and medians of a round are compared. `graph` is the compiled graph alone, with the launch of its program; `AOTAutograd`
-adds what PyTorch does around it, `torch.compile` Dynamo's guards as well.
+Three kinds of graphs of N tensors, all overhead: `read` adds them all up, as a model reads its weights;
+`update` writes to all of them, as an optimizer does (JAX donates its arguments); `new` makes N tensors. Calls
+wait for nothing, and the device has nothing else to do. What is counted is the CPU time of the calling thread
+until the call returns and what the last call gave is freed; ways take turns, and medians of a round are
+compared. `graph` is the compiled graph alone, with the launch of its program; `AOTAutograd` adds what PyTorch
+does around it, `torch.compile` Dynamo's guards as well.
 """
 
 from __future__ import annotations

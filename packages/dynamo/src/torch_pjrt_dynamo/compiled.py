@@ -56,6 +56,8 @@ class CompiledGraph:
             True  # AOTAutograd asks for it; its wrappers copy what is in the `__dict__`
         )
         self.recorded: dict[Any, Recorded] = {}
+        # Of `recorded` those that are found by the faces of buffers alone.
+        self._plain: dict[tuple[Face, ...], Recorded] = {}
         self._sees_storage = any(n.target in _SEES_STORAGE for n in module.graph.nodes)
         self._parts: Callable[[list[Any]], list[Any]] | None = None
 
@@ -64,26 +66,17 @@ class CompiledGraph:
             return self._parts(args)
         tape = state.tape
         if len(tape.values) > settings.tape_bound:
-            tape = cut(tape)
-        values: list[Any] = []
-        key: list[Any] = []
-        for arg in args:
-            try:
-                buffer = arg.untyped_storage().buffer
-            except AttributeError:
-                value, look = _other(arg)
-            else:
-                face = buffer.face
-                if self._sees_storage:
-                    value, look = _with_storage(arg, buffer)
-                elif buffer.viewed or face.is_complex:
-                    value = value_of(arg)
-                    look = face_of(arg.shape, arg.dtype, arg.stride())
-                else:
-                    value, look = buffer.value, face
-            values.append(value)
-            key.append(look)
-        known = tuple(key)
+            cut(tape)
+        try:
+            buffers = [arg.untyped_storage().buffer for arg in args]
+        except AttributeError:  # a number, or a tensor of the host
+            pass
+        else:
+            if True not in [b.viewed for b in buffers]:
+                plain = self._plain.get(tuple([b.face for b in buffers]))
+                if plain is not None:
+                    return _called(plain, args, [b.value for b in buffers])
+        values, known = self._looked_at(args)
         found = self.recorded.get(known)
         if found is None:
             try:
@@ -93,10 +86,33 @@ class CompiledGraph:
                 return self._parts(args)
         return _called(found, args, values)
 
+    def _looked_at(self, args: list[Any]) -> tuple[list[Any], tuple[Any, ...]]:
+        """Of each argument its value, and what it looks like."""
+        values: list[Any] = []
+        key: list[Any] = []
+        for arg in args:
+            try:
+                buffer = arg.untyped_storage().buffer
+            except AttributeError:
+                value, look = _other(arg)
+            else:
+                if self._sees_storage:
+                    value, look = _with_storage(arg, buffer)
+                elif buffer.viewed or buffer.face.is_complex:
+                    value = value_of(arg)
+                    look = face_of(arg.shape, arg.dtype, arg.stride())
+                else:
+                    value, look = buffer.value, buffer.face
+            values.append(value)
+            key.append(look)
+        return values, tuple(key)
+
     def _record(self, key: tuple[Any, ...]) -> Recorded:
         looks = [Look(x) if x.__class__ is Face else x for x in key]
         looks = [x if isinstance(x, Look) else x[1] for x in looks]
         found = self.recorded[key] = record(self.module, looks, self.name)
+        if not self._sees_storage and all(x.__class__ is Face and not x.is_complex for x in key):
+            self._plain[key] = found
         return found
 
 
@@ -177,9 +193,21 @@ def _appended(signature: Any, inputs: list[Value]) -> list[Value]:
 
 def _numbered(tape: Tape, number: int, inputs: list[Value]) -> list[int]:
     """The node's code: what `Tape.take` gives for each input, written out for those that are there."""
+    taken, known = tape.inputs, tape._numbers
+    if not taken and not tape.values and len(inputs) > 8:
+        # Nothing is pending here, so that no other thread wants to run this tape.
+        names = list(map(id, inputs))
+        pending = [v for v in inputs if v.array is None]
+        if len(set(names)) == len(names) and not pending:
+            numbers = range(-1, -len(inputs) - 1, -1)
+            known.update(zip(names, numbers, strict=True))
+            taken += inputs
+            for value, n in zip(inputs, numbers, strict=True):
+                value.tape = tape
+                value.number = n
+            return [number, *numbers]
     code = [number]
     append = code.append
-    known, taken = tape._numbers, tape.inputs
     for value in inputs:
         if value.tape is tape:
             append(value.number)
