@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import patch
 
 import jax
 import jax.numpy as jnp
@@ -92,12 +93,9 @@ def ways(kind: str, n: int) -> dict[str, Call]:
         made(self, *args)
         graphs.append(self)
 
-    CompiledGraph.__init__ = noted
-    try:
+    with patch.object(CompiledGraph, "__init__", noted):
         compiled = torch.compile(function, backend=spying)
         compiled(tensors)
-    finally:
-        CompiledGraph.__init__ = made
     torch_pjrt.sync()
 
     def synced(call: Callable[[], Any]) -> Call:
