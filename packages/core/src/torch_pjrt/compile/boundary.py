@@ -57,8 +57,11 @@ def with_stacks(graph: Graph, heirs: Mapping[int, int]) -> tuple[Graph, Boundary
     `heirs` says for each input that is donated, by its place, the place of the output which takes its memory.
     What is donated as a stack is given as a stack in the same order, so that its memory serves.
     """
-    taken = _stacks_of_inputs(graph)
+    taken = _stacks_of_inputs(graph, heirs)
     given = _stacks_of_outputs(graph, taken, heirs)
+    if not taken and not given:
+        places = tuple(range(len(graph.inputs))), tuple(range(len(graph.outputs)))
+        return graph, Boundary(*places, tuple(sorted(heirs)))
     graph, inputs = _fed(graph, taken)
     outputs: list[Place] = []
     donated: list[int] = []
@@ -83,8 +86,11 @@ def _places(place: Place) -> tuple[int, ...]:
     return (place,) if isinstance(place, int) else place
 
 
-def _stacks_of_inputs(graph: Graph) -> list[tuple[int, ...]]:
-    """What the graph stacks of its inputs alone, by places; the longest first, each input once."""
+def _stacks_of_inputs(graph: Graph, heirs: Mapping[int, int]) -> list[tuple[int, ...]]:
+    """What the graph stacks of its inputs alone, by places; the longest first, each input once.
+
+    Those that have heirs are apart from those that have none, so that theirs are the next program's stack.
+    """
     stacks = [
         tuple(-1 - value for value in node.inputs)
         for node in graph.nodes
@@ -93,7 +99,12 @@ def _stacks_of_inputs(graph: Graph) -> list[tuple[int, ...]]:
         and max(node.inputs) < 0
         and len(set(node.inputs)) == len(node.inputs)
     ]
-    return _apart(sorted(stacks, key=len, reverse=True))
+    parts = [
+        tuple(i for i in stack if (i in heirs) is with_heirs)
+        for stack in sorted(stacks, key=len, reverse=True)
+        for with_heirs in (True, False)
+    ]
+    return _apart([part for part in parts if len(part) > 1])
 
 
 def _apart(stacks: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
@@ -110,8 +121,12 @@ def _apart(stacks: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
 def _stacks_of_outputs(
     graph: Graph, taken: Sequence[tuple[int, ...]], heirs: Mapping[int, int]
 ) -> list[tuple[int, ...]]:
-    """The outputs that come out as stacks, by places: heirs of stacks, then stacks that are given whole."""
-    inherited = [tuple(heirs[i] for i in stack) for stack in taken if heirs.keys() >= set(stack)]
+    """The outputs that come out as stacks, by places: heirs of stacks, then stacks that are given whole.
+
+    What is the heir of a single input is none of them: it is single in the next program too.
+    """
+    inherited = [tuple(heirs[i] for i in stack) for stack in taken if stack[0] in heirs]
+    single = set(heirs.values()).difference(*inherited)
     places: dict[int, int] = {}
     for place, value in enumerate(graph.outputs):
         places.setdefault(value, place)
@@ -125,6 +140,7 @@ def _stacks_of_outputs(
                 values = [known[i] for i in range(len(known))]
                 if places.keys() >= set(values):
                     whole.append(tuple(places[value] for value in values))
+    whole = [stack for stack in whole if single.isdisjoint(stack)]
     return _apart([*inherited, *whole])
 
 
