@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+import jax_scanned
 from models import Workload
 
 Params = dict[str, Array]
@@ -63,14 +64,17 @@ def attention(params: Params, name: str, x: Array, heads: int) -> Array:
     return linear(params, f"{name}.output", mixed.reshape(batch, length, width))
 
 
+def block(params: Params, name: str, x: Array, heads: int) -> Array:
+    before = layer_norm(params, f"{name}.norm_attention", x)
+    x = x + attention(params, f"{name}.attention", before, heads)
+    hidden = linear(params, f"{name}.up", layer_norm(params, f"{name}.norm_mlp", x))
+    return x + linear(params, f"{name}.down", jax.nn.gelu(hidden, approximate=False))
+
+
 def gpt(params: Params, tokens: Array, layers: int, heads: int) -> tuple[Array, Params]:
     x = params["tokens.weight"][tokens] + params["positions.weight"]
     for i in range(layers):
-        block = f"blocks.{i}"
-        before = layer_norm(params, f"{block}.norm_attention", x)
-        x = x + attention(params, f"{block}.attention", before, heads)
-        hidden = linear(params, f"{block}.up", layer_norm(params, f"{block}.norm_mlp", x))
-        x = x + linear(params, f"{block}.down", jax.nn.gelu(hidden, approximate=False))
+        x = block(params, f"blocks.{i}", x, heads)
     return layer_norm(params, "norm", x) @ params["head.weight"], {}
 
 
@@ -132,6 +136,8 @@ def logits_of(
     workload: Workload, params: Params, statistics: Params, x: Array
 ) -> tuple[Array, Params]:
     """The logits of a batch, and the running statistics afterwards."""
+    if jax_scanned.are_stacked(params):
+        return jax_scanned.logits_of(workload, params, x), {}
     if workload.gpt is not None:
         return gpt(params, x, workload.gpt.layers, workload.gpt.heads)
     return resnet(params, statistics, x) if statistics else mlp(params, x)

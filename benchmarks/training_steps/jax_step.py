@@ -12,6 +12,7 @@ import numpy as np
 from jax import Array
 
 import jax_models
+import jax_scanned
 from jax_models import Params
 from models import DECAY, MOMENTUM, RATE, SGD_RATE, Workload
 
@@ -73,10 +74,17 @@ def train_step(workload: Workload) -> Any:
 
 
 def stepping(
-    workload: Workload, weights: dict[str, np.ndarray]
+    workload: Workload, weights: dict[str, np.ndarray], *, scanned: bool = False
 ) -> Callable[[np.ndarray, np.ndarray], Any]:
-    """A function that takes one step from where the last one ended, and gives the loss."""
+    """A function that takes one step from where the last one ended, and gives the loss.
+
+    scanned  equal layers run in `lax.scan`, and all that belongs to them stays stacked between steps.
+    """
     params, statistics = jax_models.params_from_torch(weights)
+    if scanned:
+        if statistics:
+            raise SystemExit("This model has no run of equal layers.")
+        params = jax_scanned.stacked(params)
     state = start(workload, params)
     step = train_step(workload)
 

@@ -137,6 +137,9 @@ WORKLOADS = {
         length=16,
         vocabulary=64,
     ),
+    "deep-gpt": of_gpt(
+        "A deep and narrow GPT", layers=48, width=32, heads=4, batch=2, length=16, vocabulary=64
+    ),
     "resnet": Workload(
         "The demo's ResNet: 8x8 images, batch 64, SGD with momentum",
         resnet,

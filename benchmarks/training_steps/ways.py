@@ -58,6 +58,14 @@ def by_jax(workload: Workload, weights: Weights, cache: Path, _: Traced) -> Trai
     return stepping(workload, weights)
 
 
+def by_jax_scanned(workload: Workload, weights: Weights, cache: Path, _: Traced) -> Train:
+    """Only for models with equal layers."""
+    _keep_programs_of_jax(cache / "jax_scanned")
+    from jax_step import stepping
+
+    return stepping(workload, weights, scanned=True)
+
+
 def _model(workload: Workload, weights: Weights) -> Any:
     import torch
 
@@ -212,8 +220,15 @@ def by_torchax(workload: Workload, weights: Weights, cache: Path, _: Traced) -> 
 _XLA, _TORCHAX = "PYTHON_WITH_TORCH_XLA", "PYTHON_WITH_TORCHAX"
 WAYS = {
     "jax": Way("JAX, hand-written", by_jax),
+    "jax_scanned": Way("JAX, layers scanned, kept stacked", by_jax_scanned),
     "pjrt": Way('PyTorch, "pjrt"', by_pjrt),
     "captured": Way('PyTorch, "pjrt", captured', by_capture),
+    "rolled": Way(
+        'PyTorch, "pjrt", captured, layers rolled', by_capture, "", {"TORCH_PJRT_ROLL_LAYERS": "on"}
+    ),
+    "unrolled": Way(
+        'PyTorch, "pjrt", captured, not rolled', by_capture, "", {"TORCH_PJRT_ROLL_LAYERS": "off"}
+    ),
     "eager": Way("PyTorch, eager CPU", by_eager),
     "inductor": Way("PyTorch, torch.compile", by_inductor),
     "torch_xla": Way("torch_xla, lazy", by_torch_xla, _XLA, {"PJRT_DEVICE": "CPU"}),
