@@ -1,1 +1,22 @@
-"""`torch.compile(backend="pjrt")`: compiled graphs as single nodes of the lazy tape."""
+"""`torch.compile(backend="pjrt")`: compiled graphs as single nodes of the lazy tape.
+
+run(program, *args)     run what `torch.export` made
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch_pjrt_dynamo.exported import run
+
+__all__ = ["run"]
+
+_LAZY = {"run": "torch_pjrt_dynamo.exported"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return getattr(import_module(_LAZY[name]), name)
+    raise AttributeError(f"module 'torch_pjrt_dynamo' has no attribute {name!r}")

@@ -13,8 +13,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch._ops import HigherOrderOperator
 from torch.utils._python_dispatch import _disable_current_modes
 
+from torch_pjrt.errors import LoweringError
 from torch_pjrt.graph.face import Face, face_of
 from torch_pjrt.graph.graph import Graph, graph_of
 from torch_pjrt.graph.signature import GraphOp, Signature, Slot, intern
@@ -24,6 +26,7 @@ from torch_pjrt.run.watch import Refusal
 from torch_pjrt.tensor.bounds import watch_of
 from torch_pjrt.tensor.buffer import buffer_of, is_pjrt, look_of, wrap
 from torch_pjrt.tensor.view import content, value_of
+from torch_pjrt_dynamo.control import CONTROL
 from torch_pjrt_dynamo.lines import LinedCode, line_of
 from torch_pjrt_dynamo.operators import CannotRecord, recorded
 
@@ -173,11 +176,28 @@ def _computed(module: torch.fx.GraphModule, node: torch.fx.Node, environment: An
     if node.op != "call_function":
         raise AssertionError(f"{node.op} in a graph of operators")
     try:
+        if isinstance(node.target, HigherOrderOperator):
+            return CONTROL[node.target.name()](_body, *args, **kwargs)
         return recorded(node.target, args, kwargs)
     except CannotRecord:
         raise
     except Exception as error:
         raise CannotRecord(node, error) from error
+
+
+def _body(module: torch.fx.GraphModule, faces: Sequence[Face]) -> tuple[Graph, list[Value]]:
+    """The graph of a body of control flow, and the constants that it reads after its inputs."""
+    scratch = Tape(nested=True)
+    scratch.code = code = LinedCode()
+    with _onto(scratch):
+        inputs = [_Input.of(scratch, Look(face)) for face in faces]
+        results = _run(module, [i.tensor for i in inputs], code)
+        if scratch.n_draws:
+            raise LoweringError("A body of control flow draws random numbers.")
+        if not all(isinstance(r, torch.Tensor) for r in results):
+            raise LoweringError("A body of control flow gives something that is no tensor.")
+        outputs = [number_on(scratch, value_of(r)) for r in results]
+    return graph_of(scratch, outputs), scratch.inputs[len(inputs) :]
 
 
 def _attribute(module: torch.fx.GraphModule, target: str) -> Any:

@@ -1,0 +1,42 @@
+"""`torch_pjrt_dynamo.run`: programs that `torch.export` made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch.export import ExportedProgram
+from torch.export.passes import move_to_device_pass
+
+from torch_pjrt_dynamo.setup import set_up
+
+_compiled: WeakKeyDictionary[ExportedProgram, Callable[..., Any]] = WeakKeyDictionary()
+
+
+def run(program: ExportedProgram, *args: Any, **kwargs: Any) -> Any:
+    """What the exported program gives for these arguments, computed on `pjrt`.
+
+    Its parameters are copied to the device at the first call. Tensors of the CPU are brought there, and where
+    all tensors among the arguments are of the CPU, so are the results. Gradients do not follow.
+    """
+    set_up()
+    compiled = _compiled.get(program)
+    if compiled is None:
+        module = move_to_device_pass(program, "pjrt").module()
+        compiled = _compiled[program] = torch.compile(module, backend="pjrt", dynamic=False)
+    tensors = [x for x in torch.utils._pytree.tree_leaves((args, kwargs)) if _is_tensor(x)]
+    on_host = bool(tensors) and all(x.device.type == "cpu" for x in tensors)
+    args, kwargs = _moved((args, kwargs), "pjrt")
+    with torch.no_grad():
+        results = compiled(*args, **kwargs)
+    return _moved(results, "cpu") if on_host else results
+
+
+def _is_tensor(x: Any) -> bool:
+    return isinstance(x, torch.Tensor)
+
+
+def _moved(tree: Any, device: str) -> Any:
+    return torch.utils._pytree.tree_map(lambda x: x.to(device) if _is_tensor(x) else x, tree)
