@@ -89,8 +89,8 @@ def ways(kind: str, n: int) -> dict[str, Call]:
 
     made = CompiledGraph.__init__
 
-    def noted(self: CompiledGraph, *args: Any) -> None:
-        made(self, *args)
+    def noted(self: CompiledGraph, module: torch.fx.GraphModule, name: str) -> None:
+        made(self, module, name)
         graphs.append(self)
 
     with patch.object(CompiledGraph, "__init__", noted):
