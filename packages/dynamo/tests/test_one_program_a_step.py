@@ -139,6 +139,20 @@ def test_what_a_step_replaces_is_donated(programs: Any) -> None:
     assert counters.donated - before >= 3 * len(list(model.parameters()))
 
 
+def test_a_compiled_optimizer_moves_nothing() -> None:
+    from torch_pjrt.observe.counters import counters
+
+    step = inside(*made(torch.optim.AdamW))
+    x, targets = batch("pjrt")
+    for _ in range(2):
+        step(x, targets)
+    before = counters.uploads, counters.downloads
+
+    step(x, targets)
+
+    assert (counters.uploads, counters.downloads) == before
+
+
 def test_a_call_is_one_node() -> None:
     model = torch.compile(Net().to("pjrt").eval(), backend="pjrt")
     x, _ = batch("pjrt")

@@ -74,6 +74,6 @@ def _module_of(node: torch.fx.Node) -> str:
     paths = [(str(path), kind) for path, kind in stack.values()]
     outermost = paths[0][1]
     name = outermost.rpartition(".")[2] if isinstance(outermost, str) else outermost.__name__
-    inner = re.sub(r"^(L\['self'\]|self)\.?", "", paths[-1][0])
+    inner = re.sub(r"^(L\['\w+'\]|self)\.?", "", paths[-1][0])
     inner = re.sub(r"_modules\['([^']+)'\]", r"\1", inner)
     return f"{name}/{inner.replace('.', '/')}" if inner else name

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
 from torch._dynamo import trace_rules
+from torch._dynamo.variables.optimizer import OptimizerVariable
+
+from torch_pjrt.tensor.buffer import is_pjrt
 
 # Code that runs while a compiled function does, and that Dynamo must not trace into: kernels of ours, which
 # are called by PyTorch's C++, and JAX.
@@ -21,3 +25,24 @@ def set_up() -> None:
     plugins = {module.__name__.partition(".")[0] for module in host().plugins.values()}
     for package in sorted({*_NOT_TRACED, *plugins}):
         trace_rules.add(package)
+    _keep_steps_on_the_device()
+
+
+def _keep_steps_on_the_device() -> None:
+    """Let compiled optimizers count their steps on the device, as Dynamo does for CUDA by name.
+
+    On the host the count would be brought to the device and back in each step, for each parameter.
+    """
+    original = getattr(OptimizerVariable, "_set_capturable", None)
+    if original is None:  # another PyTorch: compiled optimizers are right, and slower
+        return
+
+    def set_capturable(self: Any, tx: Any) -> None:
+        optimizer = self.value
+        for group in optimizer.param_groups:
+            is_new = all(is_pjrt(p) and p not in optimizer.state for p in group["params"])
+            if is_new and "capturable" in group:
+                group["capturable"] = True
+        original(self, tx)
+
+    OptimizerVariable._set_capturable = set_capturable
