@@ -10,6 +10,7 @@ the device is here, loaded on first use:
     profile()         a trace of a block, for XProf, TensorBoard and Perfetto
     profile_step()    which operators a step's time on the device goes to
     to_stablehlo()    the program that would compute some tensors, as text
+    compile_for()     a function compiled for hardware that is not here; targets() lists it
     compile_options() options of XLA for a block
     source_lines()    lines of your program in what XLA compiles, for a block
     capture()         a step that is launched without running its Python
@@ -28,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 from torch_pjrt.autoload import autoload, failure
 
 if TYPE_CHECKING:
+    from torch_pjrt.ahead.compile_for import compile_for, targets
     from torch_pjrt.data.loader import DeviceLoader
     from torch_pjrt.interop.arrays import from_jax, to_jax
     from torch_pjrt.interop.function import jax_function
@@ -51,6 +53,7 @@ __all__ = [
     "autoload",
     "capture",
     "check_nans",
+    "compile_for",
     "compile_options",
     "config",
     "eager",
@@ -62,6 +65,7 @@ __all__ = [
     "report",
     "source_lines",
     "sync",
+    "targets",
     "to_jax",
     "to_stablehlo",
 ]
@@ -70,6 +74,7 @@ _LAZY = {
     "DeviceLoader": "torch_pjrt.data.loader",
     "capture": "torch_pjrt.replays.step",
     "check_nans": "torch_pjrt.observe.nan_check",
+    "compile_for": "torch_pjrt.ahead.compile_for",
     "compile_options": "torch_pjrt.run.options",
     "eager": "torch_pjrt.run.eager",
     "from_jax": "torch_pjrt.interop.arrays",
@@ -81,6 +86,7 @@ _LAZY = {
     "report": "torch_pjrt.observe.report",
     "source_lines": "torch_pjrt.observe.request",
     "sync": "torch_pjrt.run.request",
+    "targets": "torch_pjrt.ahead.compile_for",
     "to_jax": "torch_pjrt.interop.arrays",
     "to_stablehlo": "torch_pjrt.observe.stablehlo",
 }

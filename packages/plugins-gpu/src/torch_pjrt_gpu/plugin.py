@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from torch_pjrt.plugin import Device, impl
+from torch_pjrt_gpu import ahead
 from torch_pjrt_gpu.probe import Finding, find
+from torch_pjrt_gpu.targets import CARDS
 
 if TYPE_CHECKING:
     import jax
@@ -55,6 +57,16 @@ class Gpu(Device):
         if stack is not None and stack.platform == "rocm":
             options["platform_name"] = "ROCM"
         return options
+
+    def compile_only_chips(self, target: str) -> Sequence[jax.Device] | None:
+        return ahead.chips_of(target)
+
+    def target_memory_bytes(self, target: str) -> int | None:
+        found = ahead.card_of(target)
+        return found[0].memory_bytes if found else None
+
+    def targets(self) -> Sequence[str]:
+        return tuple(CARDS)
 
     def fingerprint(self) -> str:
         """JAX's plugin and its version: the compiler is in it."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from torch_pjrt.plugin import Device, impl
-from torch_pjrt_tpu import probe
+from torch_pjrt_tpu import ahead, probe
 
 if TYPE_CHECKING:
     import jax
@@ -34,6 +34,12 @@ class Tpu(Device):
             return jax.local_devices(backend="tpu")
         except (RuntimeError, AssertionError):
             return platform_chips("tpu")
+
+    def compile_only_chips(self, target: str) -> Sequence[jax.Device] | None:
+        return ahead.chips_of(target)
+
+    def targets(self) -> Sequence[str]:
+        return ahead.EXAMPLES
 
     def fingerprint(self) -> str:
         """The version of libtpu: the compiler is in it."""

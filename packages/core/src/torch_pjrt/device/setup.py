@@ -15,6 +15,7 @@ from torch_pjrt.device import (
     serialization,
     storages,
 )
+from torch_pjrt.graph.tape import state
 from torch_pjrt.interop import dlpack
 from torch_pjrt.observe import lines, makers
 from torch_pjrt.observe.compilations import note_lines_if_logged
@@ -48,5 +49,5 @@ def set_up() -> None:
 
 def _after_step(optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
     """A training step ends with the optimizer's: one program a step, no `mark_step`."""
-    if not gradient_scaling.is_deciding():
+    if not gradient_scaling.is_deciding() and not state.tape.nested:
         sync("optimizer step")

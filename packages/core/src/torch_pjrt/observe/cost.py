@@ -6,6 +6,8 @@ import contextlib
 from dataclasses import dataclass
 from typing import Any
 
+from torch_pjrt.plugin.jax_backend import counted_by_cpu
+
 
 @dataclass(frozen=True, slots=True)
 class Cost:
@@ -33,6 +35,9 @@ def cost_of(compiled: Any) -> Cost:
         counts = counts[0] if isinstance(counts, list) else counts
     with contextlib.suppress(Exception):
         memory = compiled.memory_analysis()
+    if not counts:
+        with contextlib.suppress(Exception):
+            counts = counted_by_cpu(compiled)
     return Cost(
         _integer(counts.get("flops")),
         _integer(counts.get("bytes accessed")),

@@ -59,6 +59,10 @@ class Device(abc.ABC):
         """
         return None
 
+    def target_memory_bytes(self, target: str) -> int | None:
+        """The memory of a chip of `target`, where its compiler does not refuse programs that need more."""
+        return None
+
     def targets(self) -> Sequence[str]:
         """Names that `compile_only_chips` takes, or examples of them, for a person."""
         return ()

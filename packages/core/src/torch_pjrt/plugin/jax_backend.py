@@ -108,11 +108,19 @@ def jax_plugins() -> Sequence[EntryPoint]:
     return sorted(found.values(), key=lambda e: e.name)
 
 
-def compile_only_chips(platform: str, topology: str, **options: Any) -> Sequence[jax.Device]:  # pyright: ignore[reportInvalidTypeForm]
+def compile_only_chips(platform: str, name: str = "", **options: Any) -> Sequence[jax.Device]:  # pyright: ignore[reportInvalidTypeForm]
     """The chips of hardware that is not here: programs can be compiled for them, and not run."""
     from jax.experimental import topologies
 
-    return topologies.get_topology_desc(topology, platform=platform, **options).devices
+    return topologies.get_topology_desc(name, platform=platform, **options).devices
+
+
+def counted_by_cpu(compiled: Any) -> Mapping[str, float]:
+    """XLA's count of a compiled program's operations, made by the CPU client for compilers that make none."""
+    from jax._src.lib import _jax
+
+    [module] = compiled.runtime_executable().hlo_modules()
+    return _jax.hlo_module_cost_analysis(separate_cpu_chips()[0].client, module)
 
 
 def gpu_options() -> dict[str, Any]:

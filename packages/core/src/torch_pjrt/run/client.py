@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import threading
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +47,11 @@ class Client:
     pid: int
     capabilities: Capabilities
     donates: bool
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it has chips that run, and not only a compiler."""
+        return self is not _acting
 
     def put(self, array: np.ndarray) -> jax.Array:
         """`array` on the device. Its memory belongs to the device from now on: nobody may write to it."""
@@ -100,7 +106,8 @@ class Client:
             options = {**self.device.compile_options(), **settings.compile_options}
             return lowered.compile(compiler_options=options or None)
         except jax.errors.JaxRuntimeError as error:
-            _raise_if_exhausted(error, "compiling a program")
+            if self.is_here:
+                _raise_if_exhausted(error, "compiling a program")
             raise CompileError(
                 f"The device `{self.device.name}` refused a program.", saw=str(error)
             ) from error
@@ -113,6 +120,7 @@ def _raise_if_exhausted(error: jax.errors.JaxRuntimeError, doing: str) -> None:
 
 
 _client: Client | None = None
+_acting: Client | None = None  # one that is not here, while something is compiled for it
 _starting = threading.RLock()
 
 
@@ -132,6 +140,18 @@ def client() -> Client:
             hint="let DataLoader workers make CPU tensors, or start processes by 'spawn'",
         )
     return _client
+
+
+@contextmanager
+def acting_as(other: Client) -> Iterator[None]:
+    """While the block runs, rules and passes see another client: one that compiles and has no chips."""
+    global _client, _acting
+    before = _client
+    _client = _acting = other
+    try:
+        yield
+    finally:
+        _client, _acting = before, None
 
 
 def is_started() -> bool:

@@ -80,11 +80,7 @@ def sync(cause: str) -> None:
 
 def _sync(tape: Tape, cause: str) -> None:
     if tape.nested:
-        raise LoweringError(
-            "A decomposition needs the value of a tensor.",
-            saw=f"a sync because of {cause}",
-            expected="operators that can be recorded without looking at values",
-        )
+        raise _no_values(cause)
     here = syncing(cause, len(tape.values))
     counters.syncs[here.cause] += 1
     before = counters.sync_s
@@ -93,6 +89,14 @@ def _sync(tape: Tape, cause: str) -> None:
             _run(tape, str(here))
     finally:
         here.seconds += counters.sync_s - before
+
+
+def _no_values(cause: str) -> LoweringError:
+    return LoweringError(
+        "A decomposition needs the value of a tensor.",
+        saw=f"a sync because of {cause}",
+        expected="operators that can be recorded without looking at values",
+    )
 
 
 def cut(tape: Tape) -> Tape:
@@ -114,6 +118,8 @@ def materialize(value: Value) -> None:
         if value.array is None and tape is not None and tape.values:
             _sync(state.tape if state.tape.nested else tape, READING)
     if value.array is None:
+        if state.tape.nested:
+            raise _no_values(READING)
         raise lost(value)
     look()
 
