@@ -13,6 +13,7 @@ from torch_pjrt_gpu.targets import CARDS
 if TYPE_CHECKING:
     import jax
 
+    from torch_pjrt.lowering.table import LoweringTable
     from torch_pjrt.options import Option
 
 
@@ -58,6 +59,11 @@ class Gpu(Device):
             options["platform_name"] = "ROCM"
         return options
 
+    def has_cudnn(self) -> bool:
+        """Whether its programs may call cuDNN: on NVIDIA's cards, and for targets, which all are such."""
+        stack = self.finding.stack
+        return stack is None or stack.platform == "cuda"
+
     def compile_only_chips(self, target: str) -> Sequence[jax.Device] | None:
         return ahead.chips_of(target)
 
@@ -74,6 +80,16 @@ class Gpu(Device):
 
         name = self.finding.plugin
         return f"{name} {version(name)}" if name else ""
+
+
+@impl
+def torch_pjrt_lowerings(device: Device) -> LoweringTable | None:
+    """Attention by cuDNN, on NVIDIA's cards."""
+    if not isinstance(device, Gpu) or not device.has_cudnn():
+        return None
+    from torch_pjrt_gpu.attention import table
+
+    return table
 
 
 @impl

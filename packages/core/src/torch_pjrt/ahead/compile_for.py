@@ -12,10 +12,12 @@ import numpy as np
 from torch_pjrt import dtypes
 from torch_pjrt.ahead.compiled import CompiledFor, collectives_of
 from torch_pjrt.ahead.recording import Recorded, recorded
+from torch_pjrt.compile.boundary import Place, with_stacks
 from torch_pjrt.compile.build import function_of
 from torch_pjrt.compile.programs import NumberPlan
 from torch_pjrt.errors import CompileError, DeviceFull, UnknownDevice
 from torch_pjrt.graph.graph import graph_of
+from torch_pjrt.graph.loop import stack_of
 from torch_pjrt.observe.cost import cost_of
 from torch_pjrt.observe.dumps import stablehlo_of
 from torch_pjrt.observe.tables import readable
@@ -88,7 +90,9 @@ def _lowered(there: Client, ahead: Recorded, chips: Sequence[Any] | None) -> Any
     """The function of the recorded graph, lowered for the chips; `chips` if it is to be sharded over them."""
     tape, none = ahead.tape, np.zeros(0, np.int64)
     plan = NumberPlan(tape, none, none)
-    graph = run_passes(there.passes, graph_of(tape, list(ahead.outputs)))
+    heirs = {-n - 1: i for i, n in enumerate(ahead.reusable)} if there.donates else {}
+    recorded = graph_of(tape, list(ahead.outputs))
+    graph, boundary = with_stacks(run_passes(there.passes, recorded), heirs)
     function = function_of(graph, there.lowerings, plan, len(tape.draws))
     one = jax.sharding.SingleDeviceSharding(there.chip)
     whole, parts, outs = one, one, one
@@ -96,18 +100,24 @@ def _lowered(there: Client, ahead: Recorded, chips: Sequence[Any] | None) -> Any
         mesh = jax.sharding.Mesh(np.array(chips), (_AXIS,))
         whole = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
         parts = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(_AXIS))
-        n_reused = len(ahead.reusable)
-        outs = tuple(whole if i < n_reused else None for i in range(len(ahead.outputs)))
-    arguments = [
-        _like(value.face, parts if i in ahead.given and value.face.shape else whole)
-        for i, value in enumerate(tape.inputs)
-    ]
+        # What takes the place of inputs comes first.
+        n_heirs = len(boundary.donated)
+        outs = tuple(whole if i < n_heirs else None for i in range(len(boundary.outputs)))
+
+    def argument(place: Place) -> Any:
+        if isinstance(place, int):
+            face = tape.inputs[place].face
+            return _like(face, parts if place in ahead.given and face.shape else whole)
+        return _like(stack_of(tape.inputs[place[0]].face, len(place)), whole)
+
+    arguments = [argument(place) for place in boundary.inputs]
     arguments += [
         jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=True, sharding=whole)
         for a in plan.arguments(tape)
     ]
-    donated = tuple(-n - 1 for n in ahead.reusable) if there.donates else ()
-    jitted = jax.jit(function, donate_argnums=donated, keep_unused=True, out_shardings=outs)
+    jitted = jax.jit(
+        function, donate_argnums=boundary.donated, keep_unused=True, out_shardings=outs
+    )
     return jitted.lower(*arguments)
 
 

@@ -1,0 +1,134 @@
+"""Attention by cuDNN's fused kernel, where it takes the call; the core's rule elsewhere.
+
+The kernel never writes the scores out: memory grows with the sequence and not with its square. It takes
+float16 and bfloat16, heads of a multiple of 8 up to 128, and here neither a mask of the caller's nor dropout.
+The backward's kernel is given what the forward's kernel left: the rule calls that again, with the same
+arguments, so that in one program with the forward the two calls are one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+from jax import lax
+
+from torch_pjrt.lowering import attention as core
+from torch_pjrt.lowering.table import LoweringTable
+from torch_pjrt_gpu.cudnn import answer_for_the_card_at_work
+
+Array = jax.Array
+
+aten = torch.ops.aten
+table = LoweringTable("gpu")
+
+_HALVES = (np.dtype(np.float16), jax.dtypes.canonicalize_dtype("bfloat16"))
+_WIDEST_HEAD = 128
+
+
+def objection(
+    query: Array, key: Array, value: Array, attn_bias: Array | None, dropout_p: float
+) -> str | None:
+    """What the fused kernel has against a call, from shapes and dtypes alone; None if it takes it."""
+    if query.ndim != 4:
+        return f"{query.ndim} dims"
+    if query.dtype not in _HALVES or {key.dtype, value.dtype} != {query.dtype}:
+        return f"dtypes {query.dtype}, {key.dtype}, {value.dtype}"
+    if attn_bias is not None:
+        return "a mask"
+    if dropout_p:
+        return "dropout"
+    width = query.shape[3]
+    if width % 8 or width > _WIDEST_HEAD or value.shape[3] != width:
+        return f"heads of width {width}"
+    if query.shape[1] % key.shape[1]:
+        return f"{query.shape[1]} heads on {key.shape[1]}"
+    return None
+
+
+def _fused(
+    query: Array, key: Array, value: Array, is_causal: bool, scale: Any
+) -> tuple[Array, Array]:
+    """The kernel's output and the logsumexp of the scores, (batch, heads, queries)."""
+    answer_for_the_card_at_work()
+    q, k, v = (x.transpose(0, 2, 1, 3) for x in (query, key, value))
+    factor = 1 / math.sqrt(query.shape[3]) if scale is None else float(scale)
+    out, logsumexp = jax.nn.dot_product_attention(
+        q, k, v, is_causal=is_causal, scale=factor, implementation="cudnn", return_residual=True
+    )
+    # JAX rounds the logsumexp to the dtype of the query; the kernel of the backward gets the exact one.
+    logsumexp = logsumexp.transpose(0, 2, 1).astype(np.dtype(np.float32))
+    return out.transpose(0, 2, 1, 3), logsumexp
+
+
+@table.lowers(
+    aten._scaled_dot_product_fused_attention_overrideable.default,
+    random="dropout_p",
+    static=("dropout_p", "scale"),
+)
+def scaled_dot_product_attention(
+    key_: Array | None,
+    query: Array,
+    key: Array,
+    value: Array,
+    attn_bias: Array | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    return_debug_mask: bool = False,
+    *,
+    scale: Any = None,
+) -> Any:
+    """As the core's."""
+    if objection(query, key, value, attn_bias, dropout_p) is not None:
+        return core.scaled_dot_product_attention(
+            key_, query, key, value, attn_bias, dropout_p, is_causal, return_debug_mask, scale=scale
+        )
+    out, logsumexp = _fused(query, key, value, is_causal, scale)
+    zero = lax.full((), 0, np.dtype(np.int64))
+    return (out, logsumexp, None, None, query.shape[2], key.shape[2], zero, zero, None)
+
+
+@table.lowers(
+    aten._scaled_dot_product_fused_attention_overrideable_backward.default,
+    static=("dropout_p", "scale"),
+)
+def scaled_dot_product_attention_backward(
+    grad_out: Array,
+    query: Array,
+    key: Array,
+    value: Array,
+    attn_bias: Array | None,
+    grad_input_mask: Sequence[bool],
+    out: Array,
+    logsumexp: Array,
+    cum_seq_q: None,
+    cum_seq_k: None,
+    max_q: int,
+    max_k: int,
+    dropout_p: float,
+    is_causal: bool,
+    philox_seed: Array,
+    philox_offset: Array,
+    *,
+    scale: Any = None,
+) -> Any:
+    """As the core's."""
+    if objection(query, key, value, attn_bias, dropout_p) is not None:
+        given = (grad_out, query, key, value, attn_bias, grad_input_mask, out, logsumexp)
+        rest = (
+            cum_seq_q,
+            cum_seq_k,
+            max_q,
+            max_k,
+            dropout_p,
+            is_causal,
+            philox_seed,
+            philox_offset,
+        )
+        return core.scaled_dot_product_attention_backward(*given, *rest, scale=scale)
+    _, pull = jax.vjp(lambda q, k, v: _fused(q, k, v, is_causal, scale), query, key, value)
+    return (*pull((grad_out.astype(query.dtype), lax.full_like(logsumexp, 0))), None)

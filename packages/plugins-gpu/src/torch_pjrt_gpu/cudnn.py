@@ -1,0 +1,55 @@
+"""What JAX's attention asks of the card and of cuDNN, answered for the card that the program is for.
+
+JAX asks its own GPU client, and starts it to do so: it would take three quarters of the card's memory, beside
+the client that is at work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+# What programs for cards that are not here are made for: the first one with all that we ask for.
+_ASSUMED = 91200
+
+
+def answer_for_the_card_at_work() -> None:
+    """Have those three functions of JAX look at our client first; does nothing the second time."""
+    from jax._src.cudnn import fused_attention_stablehlo as fused
+
+    asked: Any = fused
+    if hasattr(asked.check_cudnn_version, "before"):
+        return
+    asked.check_compute_capability = _comparing(
+        asked.check_compute_capability, lambda ours, asked_for: ours >= asked_for
+    )
+    asked.is_cuda_compute_capability_equal = _comparing(
+        asked.is_cuda_compute_capability_equal, lambda ours, asked_for: ours == asked_for
+    )
+    before = asked.check_cudnn_version
+
+    def check_cudnn_version() -> int:
+        from torch_pjrt.run.client import client
+
+        return before() if client().is_here else _ASSUMED
+
+    check_cudnn_version.before = before  # type: ignore[attr-defined]
+    asked.check_cudnn_version = check_cudnn_version
+
+
+def _comparing(
+    before: Callable[[str], bool], compare: Callable[[tuple[int, ...], tuple[int, ...]], bool]
+) -> Callable[[str], bool]:
+    def answer(capability: str) -> bool:
+        from torch_pjrt.run.client import client
+
+        ours = getattr(client().chip, "compute_capability", None)
+        if ours is None:
+            return before(capability)
+        return compare(_numbers(ours), _numbers(capability))
+
+    return answer
+
+
+def _numbers(capability: str) -> tuple[int, ...]:
+    return tuple(int(n) for n in capability.split("."))
