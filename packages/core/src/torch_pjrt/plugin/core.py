@@ -10,8 +10,17 @@ from torch_pjrt.plugin.spec import impl
 if TYPE_CHECKING:
     from torch_pjrt.lowering import LoweringTable
     from torch_pjrt.passes import Pass
+    from torch_pjrt.plugin.device import Device
 
 PLUGIN = "core"
+
+
+@impl
+def torch_pjrt_devices() -> Sequence[Device]:
+    """Devices that have a PJRT plugin and no package of ours."""
+    from torch_pjrt.plugin.unpackaged import devices
+
+    return list(devices())
 
 
 @impl
