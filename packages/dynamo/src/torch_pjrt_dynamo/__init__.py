@@ -1,6 +1,7 @@
 """`torch.compile(backend="pjrt")`: compiled graphs as single nodes of the lazy tape.
 
 run(program, *args)     run what `torch.export` made
+partitions()            what forwards keep for their backwards
 """
 
 from __future__ import annotations
@@ -10,10 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torch_pjrt_dynamo.exported import run
+    from torch_pjrt_dynamo.partition import partitions
 
-__all__ = ["run"]
+__all__ = ["partitions", "run"]
 
-_LAZY = {"run": "torch_pjrt_dynamo.exported"}
+_LAZY = {
+    "partitions": "torch_pjrt_dynamo.partition",
+    "run": "torch_pjrt_dynamo.exported",
+}
 
 
 def __getattr__(name: str) -> Any:

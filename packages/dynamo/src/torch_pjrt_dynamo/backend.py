@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import torch
-from functorch.compile import min_cut_rematerialization_partition
 from torch._dynamo.backends.common import aot_autograd
 
+from torch_pjrt.errors import SettingError
 from torch_pjrt_dynamo.compiled import CompiledGraph
 from torch_pjrt_dynamo.host import for_host, is_on_host
 from torch_pjrt_dynamo.lines import name_of
+from torch_pjrt_dynamo.partition import partitioner
 from torch_pjrt_dynamo.setup import set_up
 
 
@@ -28,24 +30,50 @@ def pjrt(
     appends one node to the lazy tape. Nothing is compiled by XLA before a value is needed or a step ends.
 
     Tensors of the CPU are brought to the device, and the results back.
+
+    `options`: `memory_budget`, from 0 to 1 (the default): how much of what forward computes is kept for
+    backward; the rest is computed again. `torch_pjrt_dynamo.partitions()` says what is kept. Any `mode` is
+    taken: there is nothing to choose between.
     """
     set_up()
+    aot = _aot_of(**_checked(options or {}))
     if is_on_host(module, example_inputs):
-        return for_host(module, example_inputs, _aot)
-    return _aot(module, example_inputs)
+        return for_host(module, example_inputs, aot)
+    return aot(module, example_inputs)
 
 
-def _compiler(kind: str) -> Callable[[torch.fx.GraphModule, Sequence[Any]], CompiledGraph]:
+def _checked(options: Mapping[str, Any]) -> dict[str, float]:
+    unknown = set(options) - {"memory_budget"}
+    if unknown:
+        raise SettingError(
+            "The backend `pjrt` of `torch.compile` does not know an option.",
+            saw=", ".join(sorted(unknown)),
+            expected="memory_budget",
+            hint="`torch_pjrt.compile_options(...)` gives XLA's options for a block",
+        )
+    budget = options.get("memory_budget", 1.0)
+    if isinstance(budget, bool) or not isinstance(budget, (int, float)) or not 0 <= budget <= 1:
+        raise SettingError(
+            "`memory_budget` cannot be that.", saw=repr(budget), expected="a number from 0 to 1"
+        )
+    return {"memory_budget": float(budget)}
+
+
+def _compiler(
+    kind: str, *, apart: bool = False
+) -> Callable[[torch.fx.GraphModule, Sequence[Any]], CompiledGraph]:
     def compile_graph(module: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> CompiledGraph:
-        return CompiledGraph(module, name_of(module, kind))
+        return CompiledGraph(module, name_of(module, kind), apart=apart)
 
     return compile_graph
 
 
-_aot = aot_autograd(
-    fw_compiler=_compiler("forward"),
-    bw_compiler=_compiler("backward"),
-    inference_compiler=_compiler("graph"),
-    partition_fn=min_cut_rematerialization_partition,
-    keep_inference_input_mutations=True,
-)
+@cache
+def _aot_of(memory_budget: float) -> Any:
+    return aot_autograd(
+        fw_compiler=_compiler("forward"),
+        bw_compiler=_compiler("backward", apart=memory_budget < 1),
+        inference_compiler=_compiler("graph"),
+        partition_fn=partitioner(memory_budget),
+        keep_inference_input_mutations=True,
+    )

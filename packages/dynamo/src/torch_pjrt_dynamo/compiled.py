@@ -47,11 +47,13 @@ class CompiledGraph:
 
     module   the graph.
     name     what it is called in reports.
+    apart    nothing in it is merged with what other graphs of the program compute.
     """
 
-    def __init__(self, module: torch.fx.GraphModule, name: str) -> None:
+    def __init__(self, module: torch.fx.GraphModule, name: str, *, apart: bool = False) -> None:
         self.module = module
         self.name = name
+        self.apart = apart
         self._boxed_call = (
             True  # AOTAutograd asks for it; its wrappers copy what is in the `__dict__`
         )
@@ -110,7 +112,7 @@ class CompiledGraph:
     def _record(self, key: tuple[Any, ...]) -> Recorded:
         looks = [Look(x) if x.__class__ is Face else x for x in key]
         looks = [x if isinstance(x, Look) else x[1] for x in looks]
-        found = self.recorded[key] = record(self.module, looks, self.name)
+        found = self.recorded[key] = record(self.module, looks, self.name, apart=self.apart)
         if not self._sees_storage and all(x.__class__ is Face and not x.is_complex for x in key):
             self._plain[key] = found
         return found

@@ -26,6 +26,7 @@ from torch_pjrt.run.watch import Refusal
 from torch_pjrt.tensor.bounds import watch_of
 from torch_pjrt.tensor.buffer import buffer_of, is_pjrt, look_of, wrap
 from torch_pjrt.tensor.view import content, value_of
+from torch_pjrt_dynamo.barrier import behind_barrier
 from torch_pjrt_dynamo.control import CONTROL
 from torch_pjrt_dynamo.lines import LinedCode, line_of
 from torch_pjrt_dynamo.operators import CannotRecord, recorded
@@ -75,8 +76,12 @@ class Recorded:
     refusals: list[Refusal] = field(default_factory=list)
 
 
-def record(module: torch.fx.GraphModule, arguments: Sequence[Any], name: str) -> Recorded:
+def record(
+    module: torch.fx.GraphModule, arguments: Sequence[Any], name: str, *, apart: bool = False
+) -> Recorded:
     """Record the graph; `arguments` are `Look`s for tensors, and numbers for numbers.
+
+    What is computed `apart` is computed again though another part of the program has computed the same.
 
     Raises `CannotRecord`, which names the node at fault, where one needs the values of tensors.
     """
@@ -86,7 +91,7 @@ def record(module: torch.fx.GraphModule, arguments: Sequence[Any], name: str) ->
         with _onto(scratch):
             inputs = [_Input.of(scratch, a) if isinstance(a, Look) else a for a in arguments]
             tensors = [i.tensor if isinstance(i, _Input) else i for i in inputs]
-            results = _run(module, tensors, code)
+            results = _run(module, behind_barrier(tensors) if apart else tensors, code)
             traced = [
                 _traced_face(node, result)
                 for node, result in zip(_outputs(module), results, strict=True)

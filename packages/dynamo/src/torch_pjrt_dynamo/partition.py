@@ -1,0 +1,78 @@
+"""What forward keeps for backward, and what backward computes again, by PyTorch's partitioner."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from functorch.compile import min_cut_rematerialization_partition
+from torch._functorch import config
+from torch.fx import GraphModule
+
+from torch_pjrt_dynamo.lines import name_of
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """What one forward keeps.
+
+    name      of the compiled graph.
+    budget    how much it may keep, from 0 (its inputs) to 1 (what is not cheap to compute again).
+    kept      of each tensor beside inputs and results: the operator that makes it, its shape, its bytes.
+    """
+
+    name: str
+    budget: float
+    kept: tuple[tuple[str, tuple[int, ...], int], ...]
+
+    @property
+    def kept_bytes(self) -> int:
+        return sum(n for _, _, n in self.kept)
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.name} keeps {len(self.kept)} tensors, {self.kept_bytes} bytes, for backward"
+        ]
+        lines += [f"  {n:12d}  {made}{list(shape)}" for made, shape, n in self.kept]
+        return "\n".join(lines)
+
+
+_recent: deque[Partition] = deque(maxlen=100)
+
+
+def partitions() -> list[Partition]:
+    """Of the last hundred graphs that were compiled with a backward; print them."""
+    return list(_recent)
+
+
+def partitioner(budget: float) -> Callable[..., tuple[GraphModule, GraphModule]]:
+    """PyTorch's min-cut partitioner within a budget of memory."""
+
+    def partition(
+        joint: GraphModule, inputs: Sequence[Any], *, num_fwd_outputs: int, **how: Any
+    ) -> tuple[GraphModule, GraphModule]:
+        with config.patch(activation_memory_budget=budget):
+            forward, backward = min_cut_rematerialization_partition(
+                joint, inputs, num_fwd_outputs=num_fwd_outputs, **how
+            )
+        output = next(iter(reversed(forward.graph.nodes)))
+        kept = [n for n in output.args[0][num_fwd_outputs:] if _is_made(n)]
+        _recent.append(Partition(name_of(forward, "forward"), budget, tuple(map(_told, kept))))
+        return forward, backward
+
+    return partition
+
+
+def _is_made(node: Any) -> bool:
+    return isinstance(node, torch.fx.Node) and node.op == "call_function" and "val" in node.meta
+
+
+def _told(node: torch.fx.Node) -> tuple[str, tuple[int, ...], int]:
+    value = node.meta["val"]
+    if not isinstance(value, torch.Tensor):
+        return str(node.target), (), 0
+    shape = tuple(int(n) for n in value.shape)
+    return f"{node.name}: {str(value.dtype).removeprefix('torch.')}", shape, value.nbytes
