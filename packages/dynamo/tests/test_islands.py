@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
+from torch_pjrt.lowering.table import LoweringTable
 from torch_pjrt.observe.counters import counters
+from torch_pjrt.run.client import client
 
 
 @pytest.fixture
@@ -35,6 +38,17 @@ def _(x: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(x)
 
 
+@torch.library.custom_op("torch_pjrt_tests::by_numpy_too", mutates_args=())
+def by_numpy_too(x: torch.Tensor) -> torch.Tensor:
+    """Another, for which a plugin has a lowering."""
+    return torch.from_numpy(x.numpy() * 3)
+
+
+@by_numpy_too.register_fake
+def _(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
 def test_an_operator_without_a_rule_runs_on_the_cpu_and_is_counted(no_warnings: Any) -> None:
     x = torch.arange(1.0, 9.0)
     before = counters.fallbacks.total()
@@ -57,6 +71,24 @@ def test_a_custom_operator_of_the_host_is_an_island(no_warnings: Any) -> None:
 
 
 by_numpy.register_autograd(lambda ctx, gradient: gradient * 3)
+
+
+def test_a_custom_operator_with_a_lowering_is_part_of_the_program(
+    programs: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.zeros((), device="pjrt")
+    op = torch.ops.torch_pjrt_tests.by_numpy_too.default
+    table = LoweringTable("test")
+    table.add(op, lambda x: x * 3)
+    both = client().lowerings.overlaid(table)
+    monkeypatch.setattr("torch_pjrt.run.client._client", replace(client(), lowerings=both))
+    compiled = torch.compile(lambda x: by_numpy_too(x + 1) * 2, backend="pjrt", fullgraph=True)
+    x = torch.arange(4.0, device="pjrt")
+    programs.forget()
+
+    assert compiled(x).tolist() == [6.0, 12.0, 18.0, 24.0]
+    assert programs.run == 1
+    assert not any("by_numpy_too" in name for name in counters.islands)
 
 
 def test_gradients_go_through_what_is_around_an_island(no_warnings: Any) -> None:
