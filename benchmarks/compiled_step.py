@@ -89,8 +89,10 @@ def ways(kind: str, n: int) -> dict[str, Call]:
 
     made = CompiledGraph.__init__
 
-    def noted(self: CompiledGraph, module: torch.fx.GraphModule, name: str) -> None:
-        made(self, module, name)
+    def noted(
+        self: CompiledGraph, module: torch.fx.GraphModule, name: str, *, apart: bool = False
+    ) -> None:
+        made(self, module, name, apart=apart)
         graphs.append(self)
 
     with patch.object(CompiledGraph, "__init__", noted):
