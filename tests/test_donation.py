@@ -182,3 +182,20 @@ def test_dead_tensors_leave_without_the_garbage_collector() -> None:
 
     assert n_after < n_before
     assert value is not None
+
+
+def test_what_was_held_in_the_first_steps_is_donated_when_nobody_holds_it() -> None:
+    def step(held: int) -> int:
+        """Update five tensors of which so many are held; how many gave their memory."""
+        holds = [torch_pjrt.to_jax(x) for x in xs[:held]]
+        for x in xs:
+            x.add_(1)
+        before = donated()
+        torch_pjrt.sync()
+        del holds
+        return donated() - before
+
+    xs = [torch.zeros(3, device="pjrt") for _ in range(5)]
+    torch_pjrt.sync()
+
+    assert [step(held) for held in (4, 2, 0, 0)] == [1, 3, 5, 5]

@@ -230,7 +230,11 @@ def program_for(
     donated = tuple(reusable)
     program = entry.variants.get(donated)
     if program is None and len(entry.variants) >= _MOST_VARIANTS:
-        program = next(iter(entry.variants.values()))
+        least, *_, most = sorted(entry.variants, key=len)
+        if len(donated) > len(most):  # what held the inputs is gone: worth a program, once
+            del entry.variants[least]
+        else:
+            program = next(iter(entry.variants.values()))
     if program is None:
         with compiling(tape, key, donated, entry.plan.changing, cause) as compilation:
             program = _compiled(tape, live, reusable, entry.plan)
