@@ -12,6 +12,7 @@ from pathlib import Path
 
 from torch_pjrt.plugin.capabilities import LEAST
 from written_plugins import with_plugin
+from written_training import trained_as_on_cpu
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -77,38 +78,17 @@ _SOME = """
     """
 SOME = _SOME.split()
 
-TRAIN = """
-import copy, warnings
-import torch
+TRAIN = (
+    """
+import warnings
 warnings.filterwarnings("ignore", ".*runs on the CPU")
-
-torch.manual_seed(0)
-on_cpu = torch.nn.Sequential(
-    torch.nn.Linear(6, 16), torch.nn.GELU(), torch.nn.LayerNorm(16), torch.nn.Linear(16, 3)
-)
-model = copy.deepcopy(on_cpu).to("pjrt")
-x, y = torch.randn(8, 6), torch.randint(0, 3, (8,))
-
-def train(model, x, y):
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-    losses = []
-    for _ in range(4):
-        loss = torch.nn.functional.cross_entropy(model(x), y)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(loss.detach())
-    return torch.stack(losses)
-
-expected = train(on_cpu, x, y)
-losses = train(model, x.to("pjrt"), y.to("pjrt"))
-torch.testing.assert_close(losses.cpu(), expected)
-for ours, theirs in zip(model.parameters(), on_cpu.parameters(), strict=True):
-    torch.testing.assert_close(ours.detach().cpu(), theirs.detach())
-import torch_pjrt
+"""
+    + trained_as_on_cpu("torch.nn.GELU(), torch.nn.LayerNorm(16)")
+    + """import torch_pjrt
 counts = torch_pjrt.report().counts
 print(counts["donated"], sorted(counts["fallbacks"]))
 """
+)
 
 
 def small(

@@ -14,37 +14,19 @@ from typing import Any
 
 import pytest
 
+from written_training import trained_as_on_cpu
+
 SAMPLE = Path(__file__).parent / "sample_plugin"
 
-TRAIN = """
-import copy, json
-import jax, torch
+TRAIN = (
+    """
+import json
+import jax
 
 {before}
-torch.manual_seed(0)
-on_cpu = torch.nn.Sequential(
-    torch.nn.Linear(6, 16), torch.nn.ReLU(), torch.nn.ReLU(), torch.nn.Linear(16, 3)
-)
-model = copy.deepcopy(on_cpu).to("pjrt")
-x, y = torch.randn(8, 6), torch.randint(0, 3, (8,))
-
-def train(model, x, y):
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-    losses = []
-    for _ in range(4):
-        loss = torch.nn.functional.cross_entropy(model(x), y)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(loss.detach())
-    return torch.stack(losses)
-
-expected = train(on_cpu, x, y)
-losses = train(model, x.to("pjrt"), y.to("pjrt"))
-torch.testing.assert_close(losses.cpu(), expected)
-for ours, theirs in zip(model.parameters(), on_cpu.parameters(), strict=True):
-    torch.testing.assert_close(ours.detach().cpu(), theirs.detach())
-
+"""
+    + trained_as_on_cpu("torch.nn.ReLU(), torch.nn.ReLU()")
+    + """
 from torch_pjrt.compile import programs
 from torch_pjrt.graph.text import text
 from torch_pjrt.run.client import client
@@ -67,6 +49,7 @@ print(json.dumps({{
     }},
 }}))
 """
+)
 UNTOUCHED = {
     "computes on its own CPU": True,
     "default backend": "cpu",
