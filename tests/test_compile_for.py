@@ -133,6 +133,35 @@ print(run(False) == run(True))
     assert python(STEP + code, **far).stdout.split() == ["True"]
 
 
+def test_gradients_and_settings_of_the_optimizer_are_as_before(
+    python: Run, far: dict[str, str]
+) -> None:
+    code = """
+model = torch.nn.Linear(4, 1).to("pjrt")
+optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+x = torch.ones(2, 4)
+
+def backward(x):
+    model(x).sum().backward()
+
+def whole(x):
+    optimizer.zero_grad()
+    backward(x)
+    optimizer.step()
+    scheduler.step()
+
+torch_pjrt.compile_for("far:2", backward, x)
+print(model.weight.grad)
+backward(x.to("pjrt"))
+torch_pjrt.compile_for("far:2", whole, x)
+print(model.weight.grad.tolist(), optimizer.param_groups[0]["lr"])
+"""
+    printed = python(STEP + code, **far).stdout.splitlines()
+
+    assert printed == ["None", "[[2.0, 2.0, 2.0, 2.0]] 0.5"]
+
+
 def test_model_may_be_on_meta_and_a_module_is_called(python: Run, far: dict[str, str]) -> None:
     code = """
 with torch.device("meta"):

@@ -53,6 +53,40 @@ def test_plugin_of_jax_is_found_by_its_entry_point_and_started_by_name(
     assert "Chosen: CPU" in listed.stdout
 
 
+# The same vendor's package.
+PACKAGE = """
+import jax
+from torch_pjrt.plugin import Device, impl
+
+class Acme(Device):
+    name = "ACME"
+    priority = 5
+
+    def objection(self):
+        return None
+
+    def start(self):
+        return jax.devices("cpu")
+
+@impl
+def torch_pjrt_devices():
+    return [Acme()]
+"""
+
+
+def test_a_package_for_a_plugin_of_jax_takes_its_place(python: Run, tmp_path: Path) -> None:
+    (tmp_path / "jax").mkdir()
+    (tmp_path / "ours").mkdir()
+    plugin = with_plugin(tmp_path / "jax", "acme", JAX_PLUGIN, group="jax_plugins")
+    package = with_plugin(tmp_path / "ours", "torch_acme", PACKAGE)
+    both = {"PYTHONPATH": f"{package['PYTHONPATH']}:{plugin['PYTHONPATH']}"}
+
+    listed = python(DEVICES, **both).stdout
+
+    assert ["ACME", "5", "torch_acme", "usable"] in [line.split() for line in listed.splitlines()]
+    assert listed.count("ACME") == 2, "and it is chosen"
+
+
 def test_library_that_is_not_there_is_an_error_that_names_it(python: Run) -> None:
     done = python(
         FIRST_TENSOR, returncode=1, PJRT_DEVICE="MINE", TORCH_PJRT_LIBRARY="/nowhere/libmine.so"

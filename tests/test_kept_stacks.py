@@ -155,19 +155,40 @@ def test_loading_a_state_compiles_nothing(trained: Training, compiled: Count) ->
     assert compiled() == programs + 1, "writing the state; the step is known"
 
 
-def test_who_holds_on_to_an_old_weight_keeps_it(trained: Training) -> None:
-    old = trained.weight(2).detach().clone()
-    torch_pjrt.sync()
-    held = trained.weight(2).data
-    alias = torch_pjrt.to_jax(trained.weight(4))
-    of_alias = alias.tolist()
+def test_who_holds_the_value_of_an_old_weight_keeps_it(trained: Training) -> None:
+    """`copy_` of a whole tensor shares its immutable value: rows of a stack that the next step would take."""
+    expected = Training("cpu")
+    expected.model.load_state_dict({k: v.cpu() for k, v in trained.model.state_dict().items()})
+    expected.optimizer.load_state_dict(copy.deepcopy(trained.optimizer.state_dict()))
+    twin, single = Training().model, torch.empty(8, 8, device="pjrt")
+
+    for _ in range(3):
+        twin.load_state_dict(trained.model.state_dict())
+        single.copy_(trained.weight(2).detach())
+        held = {k: v.detach().cpu() for k, v in expected.model.state_dict().items()}
+        held = {k: v.clone() for k, v in held.items()}
+        for training in (trained, expected):
+            training.step()
+        torch.testing.assert_close({k: v.cpu() for k, v in twin.state_dict().items()}, held)
+        torch.testing.assert_close(single.cpu(), held["3.0.weight"])
+        single.copy_(trained.weight(2).detach())  # of the second variant, one is held
+        one = expected.weight(2).detach().clone()
+        for training in (trained, expected):
+            training.step()
+        torch.testing.assert_close(single.cpu(), one)
+    torch.testing.assert_close(
+        [p.cpu() for p in trained.model.parameters()], list(expected.model.parameters())
+    )
+
+
+def test_an_array_of_jax_is_a_copy_of_the_row(trained: Training) -> None:
+    array = torch_pjrt.to_jax(trained.weight(4))
+    before = array.tolist()
 
     trained.step()
-    torch_pjrt.sync()
 
-    assert not torch.equal(old.cpu(), held.cpu()), "it is the weight itself"
-    assert alias.tolist() == of_alias
-    assert not torch.equal(trained.weight(4).detach().cpu(), torch.tensor(of_alias))
+    assert array.tolist() == before
+    assert trained.weight(4).tolist() != before
 
 
 def test_a_copy_of_the_model_shares_nothing_that_is_taken(trained: Training) -> None:
@@ -199,6 +220,30 @@ def test_layers_that_are_not_trained_are_a_stack_of_their_own() -> None:
         training.step()
 
     assert stacks_made_by(training.step, training.step) == [0, 0]
+
+
+def test_layers_frozen_in_training_become_a_stack_of_their_own(trained: Training) -> None:
+    for i in (1, 3):
+        trained.model[i + 1].requires_grad_(False)
+
+    made = stacks_made_by(*[trained.step] * 5)
+
+    assert made[0] > 0
+    assert made[3:] == [0, 0]
+
+
+def test_captured_step_puts_loaded_weights_together_once(trained: Training) -> None:
+    forward = torch_pjrt.capture(torch.no_grad()(lambda x: trained.model(x).sum()))
+    for _ in range(3):
+        forward(trained.x)
+    replays = counters.replays
+    trained.model.load_state_dict({k: v.cpu() for k, v in trained.model.state_dict().items()})
+
+    made = stacks_made_by(*[lambda: forward(trained.x)] * 3)
+
+    assert counters.replays == replays + 3
+    assert made[0] > 0
+    assert made[1:] == [0, 0]
 
 
 def test_report_counts_what_was_put_together_and_taken_apart() -> None:

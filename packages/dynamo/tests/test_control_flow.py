@@ -84,3 +84,5 @@ def test_an_exported_program_runs() -> None:
         assert saw["y"].device == given.device
         torch.testing.assert_close(saw["y"].cpu(), module(x)["y"].detach())
         assert saw["n"] == 4
+    assert {p.device.type for p in program.parameters()} == {"cpu"}
+    torch.testing.assert_close(program.module()(x)["y"], module(x)["y"])

@@ -167,7 +167,7 @@ def test_another_shape_is_compiled_anew_and_is_right() -> None:
         torch.testing.assert_close(compiled(x.to("pjrt")).cpu(), x.softmax(-1).cumsum(0))
 
 
-def test_explain_counts_graphs_and_breaks() -> None:
+def test_dynamo_explains_a_function_of_tensors_of_the_device() -> None:
     explanation = torch._dynamo.explain(with_a_break)(*x_of("pjrt"))
 
     assert (explanation.graph_count, explanation.graph_break_count) == (2, 1)
@@ -215,3 +215,15 @@ def test_a_checkpointed_block_is_right() -> None:
         grads.append(layer.weight.grad.cpu())
 
     torch.testing.assert_close(*grads)
+
+
+def test_programs_that_write_their_device_as_text_run_there() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return x.to("cpu") * 2 + torch.ones(3, device="cpu") + x.new_zeros(3, device="cpu")
+
+    x = torch.arange(3.0)
+
+    results = torch.compile(function, backend="pjrt", fullgraph=True)(x)
+
+    assert results.device.type == "cpu"
+    assert torch.equal(results, function(x))

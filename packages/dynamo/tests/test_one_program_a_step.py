@@ -12,6 +12,8 @@ import torch
 from torch import nn
 
 import torch_pjrt
+from torch_pjrt.observe.counters import counters
+from torch_pjrt.settings import settings
 
 Step = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -126,8 +128,6 @@ def test_a_compiled_step_learns_what_the_plain_one_does(way: Callable[..., Step]
 
 
 def test_what_a_step_replaces_is_donated(programs: Any) -> None:
-    from torch_pjrt.observe.counters import counters
-
     model, optimizer = made(torch.optim.AdamW)
     step = inside(model, optimizer)
     x, targets = batch("pjrt")
@@ -142,8 +142,6 @@ def test_what_a_step_replaces_is_donated(programs: Any) -> None:
 
 
 def test_a_compiled_optimizer_moves_nothing() -> None:
-    from torch_pjrt.observe.counters import counters
-
     step = inside(*made(torch.optim.AdamW))
     x, targets = batch("pjrt")
     for _ in range(2):
@@ -183,3 +181,20 @@ def test_two_copies_of_a_layer_share_a_program(programs: Any) -> None:
     float(second(x).detach().sum())
 
     assert programs.compiled == 0
+
+
+def test_a_call_with_many_results_is_one_operator_to_the_bound_of_the_tape(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(settings, "tape_bound", 8)
+    xs = [torch.full((2,), float(i)).to("pjrt") for i in range(6)]
+    add = torch.compile(lambda xs: [x + 1 for x in xs], backend="pjrt")
+    xs = add(xs)
+    torch_pjrt.sync()
+    runs = counters.programs_run
+
+    for _ in range(6):
+        xs = add(xs)
+
+    assert counters.programs_run == runs, "36 values, 6 operators"
+    assert [x.tolist() for x in xs] == [[i + 7.0] * 2 for i in range(6)]

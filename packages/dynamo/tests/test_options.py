@@ -37,10 +37,13 @@ def gradient(budget: float) -> tuple[torch.Tensor, int, int]:
 def test_a_small_budget_keeps_less_and_computes_again() -> None:
     whole, n_once, kept = gradient(1.0)
     again, n_again, kept_less = gradient(0.0)
+    between, _, kept_some = gradient(0.5)
 
     assert n_again > n_once
     assert kept_less < kept
+    assert kept_less <= kept_some <= kept
     torch.testing.assert_close(again, whole)
+    torch.testing.assert_close(between, whole)
 
 
 def test_what_is_kept_can_be_printed() -> None:

@@ -190,6 +190,7 @@ def _appended(signature: Any, inputs: list[Value]) -> list[Value]:
         # From here on nothing is called, so that an interrupt (Ctrl-C) comes before or after.
         tape.code += code
         tape.values += made
+        tape.n_further += len(made) - 1
         return made
 
 

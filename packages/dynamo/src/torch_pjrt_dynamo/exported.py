@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import warnings
 from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -24,7 +26,12 @@ def run(program: ExportedProgram, *args: Any, **kwargs: Any) -> Any:
     set_up()
     compiled = _compiled.get(program)
     if compiled is None:
-        module = move_to_device_pass(program, "pjrt").module()
+        with warnings.catch_warnings():
+            warnings.simplefilter(
+                "ignore", FutureWarning
+            )  # PyTorch's own, of copying a pytree's spec
+            twin = copy.deepcopy(program)  # the pass moves what it is given
+        module = move_to_device_pass(twin, "pjrt").module()
         compiled = _compiled[program] = torch.compile(module, backend="pjrt", dynamic=False)
     tensors = [x for x in torch.utils._pytree.tree_leaves((args, kwargs)) if _is_tensor(x)]
     on_host = bool(tensors) and all(x.device.type == "cpu" for x in tensors)

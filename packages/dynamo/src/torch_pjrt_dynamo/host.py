@@ -177,9 +177,11 @@ def _on_device(module: GraphModule) -> GraphModule:
     for node in graph.nodes:
         node.args = torch.fx.node.map_aggregate(node.args, _device_of_argument)
         node.kwargs = torch.fx.node.map_aggregate(node.kwargs, _device_of_argument)
+        if node.kwargs.get("device") == "cpu":
+            node.kwargs = {**node.kwargs, "device": _DEVICE}
         if node.target == "cpu" and node.op == "call_method":
             node.target, node.args = "to", (node.args[0], _DEVICE)
-        elif node.op == "call_function" and _names_a_device(node):
+        elif _names_a_device(node):
             node.args = tuple("pjrt" if a == "cpu" else a for a in node.args)
         elif node.target in _FACTORIES and node.kwargs.get("device") is None:
             node.kwargs = {**node.kwargs, "device": _DEVICE}
@@ -196,5 +198,7 @@ def _device_of_argument(argument: Any) -> Any:
 
 
 def _names_a_device(node: torch.fx.Node) -> bool:
-    name = getattr(node.target, "__name__", "")
-    return "autocast" in name or name == "to"
+    """Whether text among its arguments is a device."""
+    if node.op == "call_method":
+        return node.target in ("to", "type")
+    return "autocast" in getattr(node.target, "__name__", "")

@@ -19,6 +19,7 @@ from jax import lax
 
 from torch_pjrt.lowering import attention as core
 from torch_pjrt.lowering.table import LoweringTable
+from torch_pjrt.run.client import client
 from torch_pjrt_gpu.cudnn import answer_for_the_card_at_work
 
 Array = jax.Array
@@ -28,6 +29,7 @@ table = LoweringTable("gpu")
 
 _HALVES = (np.dtype(np.float16), jax.dtypes.canonicalize_dtype("bfloat16"))
 _WIDEST_HEAD = 128
+_LEAST_CAPABILITY = 8.0  # cuDNN's
 
 
 def objection(
@@ -48,6 +50,14 @@ def objection(
     if query.shape[1] % key.shape[1]:
         return f"{query.shape[1]} heads on {key.shape[1]}"
     return None
+
+
+def objection_of_the_card() -> str | None:
+    """What the card that is compiled for has against it; None where it says nothing of itself."""
+    capability = getattr(client().chip, "compute_capability", None)
+    if capability is None or float(capability) >= _LEAST_CAPABILITY:
+        return None
+    return f"compute capability {capability}"
 
 
 def _fused(
@@ -83,7 +93,7 @@ def scaled_dot_product_attention(
     scale: Any = None,
 ) -> Any:
     """As the core's."""
-    if objection(query, key, value, attn_bias, dropout_p) is not None:
+    if objection(query, key, value, attn_bias, dropout_p) or objection_of_the_card():
         return core.scaled_dot_product_attention(
             key_, query, key, value, attn_bias, dropout_p, is_causal, return_debug_mask, scale=scale
         )
@@ -117,7 +127,7 @@ def scaled_dot_product_attention_backward(
     scale: Any = None,
 ) -> Any:
     """As the core's."""
-    if objection(query, key, value, attn_bias, dropout_p) is not None:
+    if objection(query, key, value, attn_bias, dropout_p) or objection_of_the_card():
         given = (grad_out, query, key, value, attn_bias, grad_input_mask, out, logsumexp)
         rest = (
             cum_seq_q,

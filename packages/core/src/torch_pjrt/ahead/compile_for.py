@@ -95,11 +95,12 @@ def _lowered(there: Client, ahead: Recorded, chips: Sequence[Any] | None) -> Any
     graph, boundary = with_stacks(run_passes(there.passes, recorded), heirs)
     function = function_of(graph, there.lowerings, plan, len(tape.draws))
     one = jax.sharding.SingleDeviceSharding(there.chip)
-    whole, parts, outs = one, one, one
+    whole, parts, of_each, outs = one, one, one, one
     if chips is not None:
         mesh = jax.sharding.Mesh(np.array(chips), (_AXIS,))
         whole = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
         parts = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(_AXIS))
+        of_each = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(None, _AXIS))
         # What takes the place of inputs comes first.
         n_heirs = len(boundary.donated)
         outs = tuple(whole if i < n_heirs else None for i in range(len(boundary.outputs)))
@@ -108,7 +109,9 @@ def _lowered(there: Client, ahead: Recorded, chips: Sequence[Any] | None) -> Any
         if isinstance(place, int):
             face = tape.inputs[place].face
             return _like(face, parts if place in ahead.given and face.shape else whole)
-        return _like(stack_of(tape.inputs[place[0]].face, len(place)), whole)
+        face = tape.inputs[place[0]].face
+        are_given = ahead.given.issuperset(place) and face.shape
+        return _like(stack_of(face, len(place)), of_each if are_given else whole)
 
     arguments = [argument(place) for place in boundary.inputs]
     arguments += [

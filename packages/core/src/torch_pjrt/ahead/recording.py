@@ -21,7 +21,7 @@ from torch_pjrt.errors import LoweringError
 from torch_pjrt.graph.face import contiguous_face
 from torch_pjrt.graph.tape import Tape, Value, current, number_on, state
 from torch_pjrt.run.sync import live_values
-from torch_pjrt.tensor.buffer import Buffer, buffer_of, is_pjrt, wrap_sized
+from torch_pjrt.tensor.buffer import Buffer, is_pjrt, wrap_sized
 from torch_pjrt.tensor.view import value_of
 
 
@@ -71,7 +71,7 @@ def recorded(fn: Callable[..., Any], args: Sequence[Any]) -> Iterator[Recorded]:
     """
     current()
     outer = state.tape
-    buffers = _buffers()
+    buffers, gradients = _buffers(), _gradients()
     optimizers: dict[torch.optim.Optimizer, Any] = {}
     hook = register_optimizer_step_pre_hook(lambda o, *_: _remember(o, optimizers))
     tapes: list[AheadTape] = []
@@ -93,8 +93,10 @@ def recorded(fn: Callable[..., Any], args: Sequence[Any]) -> Iterator[Recorded]:
         state.tape = outer
         for buffer, value, face, viewed, blank in buffers:
             buffer.value, buffer.face, buffer.viewed, buffer.blank = value, face, viewed, blank
+        for tensor, gradient in gradients:
+            tensor.grad = gradient
         for optimizer, states in optimizers.items():
-            _restore(optimizer, states)
+            _restore(optimizer, *states)
         for tape in reversed(tapes):
             tape.give_back()
             tape.failure = "compile_for() computes nothing"
@@ -151,32 +153,40 @@ def _buffers() -> list[tuple[Any, ...]]:
     return [(b, b.value, b.face, b.viewed, b.blank) for b in found if not hasattr(b, "count")]
 
 
+def _gradients() -> list[tuple[torch.Tensor, torch.Tensor | None]]:
+    """Each tensor of the device that gradients are kept of, and its own."""
+    tensors = [o for o in gc.get_objects() if issubclass(type(o), torch.Tensor) and is_pjrt(o)]
+    return [(t, t.grad) for t in tensors if t.is_leaf and t.requires_grad]
+
+
 def _remember(optimizer: torch.optim.Optimizer, known: dict[Any, Any]) -> None:
-    """Before an optimizer's first step: its state, with copies of the numbers that it keeps on the host."""
+    """Before an optimizer's first step: its state and settings, with copies of what it keeps on the host."""
     if optimizer in known:
         return
 
     def copied(x: Any) -> Any:
         return (x, x.clone()) if isinstance(x, torch.Tensor) and not is_pjrt(x) else (x, None)
 
-    known[optimizer] = {p: {k: copied(v) for k, v in s.items()} for p, s in optimizer.state.items()}
+    states = {p: {k: copied(v) for k, v in s.items()} for p, s in optimizer.state.items()}
+    groups = [
+        {k: copied(v) for k, v in group.items() if k != "params"}
+        for group in optimizer.param_groups
+    ]
+    known[optimizer] = states, groups
 
 
-def _restore(optimizer: torch.optim.Optimizer, states: Any) -> None:
-    optimizer.state.clear()
-    for parameter, entries in states.items():
+def _restore(optimizer: torch.optim.Optimizer, states: Any, groups: Any) -> None:
+    def put_back(into: Any, entries: Any) -> None:
         for name, (x, copy) in entries.items():
             if copy is not None:
                 x.copy_(copy)
-            optimizer.state[parameter][name] = x
-    for parameter in [p for group in optimizer.param_groups for p in group["params"]]:
-        if is_pjrt(parameter.grad) and _is_recorded(buffer_of(parameter.grad).value):
-            parameter.grad = None
+            into[name] = x
 
-
-def _is_recorded(value: Value | None) -> bool:
-    """Whether it is only on a tape of ours: nobody will compute it."""
-    return value is not None and value.array is None and isinstance(value.tape, AheadTape)
+    optimizer.state.clear()
+    for parameter, entries in states.items():
+        put_back(optimizer.state[parameter], entries)
+    for group, entries in zip(optimizer.param_groups, groups, strict=True):
+        put_back(group, entries)
 
 
 def _needs_a_value(error: LoweringError) -> LoweringError:

@@ -94,7 +94,7 @@ class Program:
         arrays: list[Any],
         numbers: Sequence[np.ndarray],
         kept: Collection[int] = (),
-        values: Sequence[Value] | None = None,
+        values: Sequence[Value | None] | None = None,
     ) -> Sequence[Any]:
         """Launch it on these arrays, of which it takes those of `donated`, and numbers.
 

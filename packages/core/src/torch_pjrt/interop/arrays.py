@@ -25,9 +25,9 @@ from torch_pjrt.tensor.view import value_of
 def to_jax(tensor: torch.Tensor) -> jax.Array:
     """The content of a tensor as a JAX array of its shape and dtype (complex64 for complex32), on the device.
 
-    Runs what is pending, and waits for nothing. Of a `pjrt` tensor that is no view it is the array behind it.
-    A CPU tensor is uploaded. Autograd does not follow; `jax_function` differentiates. `TypeError` for
-    what is no tensor.
+    Runs what is pending, and waits for nothing. Of a `pjrt` tensor that is no view it is the array behind it;
+    of one that lies in a stack, as weights of rolled layers do, a copy. A CPU tensor is uploaded. Autograd
+    does not follow; `jax_function` differentiates. `TypeError` for what is no tensor.
     """
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"to_jax takes a torch.Tensor, saw {type(tensor).__name__}")

@@ -32,7 +32,6 @@ class Capabilities:
                   it does not pass donations on for a platform that it does not know.
     memory_statistics   whether `memory_stats()` of a chip may be asked.
     memory_bytes  of a chip, where it keeps no statistics; None: that of the host.
-    collectives   what its programs may contain across chips, by StableHLO's names; None: all.
     """
 
     has_64_bits: bool = True
@@ -41,7 +40,6 @@ class Capabilities:
     donation: bool | None = None
     memory_statistics: bool = True
     memory_bytes: int | None = None
-    collectives: frozenset[str] | None = None
 
     @property
     def limited(self) -> bool:

@@ -72,14 +72,23 @@ class Host:
         self._failed: dict[int, str] = {}
 
     def all_offers(self) -> list[Offer]:
-        """All devices that plugins offer, of one name or not, in the order of the plugins."""
+        """All devices that plugins offer, of one name or not, in the order of the plugins.
+
+        What is a device without a package is left to the package that offers it too.
+        """
         if self._devices is None:
             self._devices = [
                 Offer(device, name)
                 for name, devices in self._ask("torch_pjrt_devices").items()
                 for device in devices
             ]
-        return [offer for offer in self._devices if offer.plugin in self.plugins]
+        offers = [offer for offer in self._devices if offer.plugin in self.plugins]
+        packaged = {o.device.name.upper() for o in offers if o.plugin != core_plugin.PLUGIN}
+        return [
+            offer
+            for offer in offers
+            if offer.plugin != core_plugin.PLUGIN or offer.device.name.upper() not in packaged
+        ]
 
     def offers(self) -> list[Offer]:
         """As `all_offers`; two of one name are a `DuplicateDevice` that names both plugins."""

@@ -37,12 +37,15 @@ class _Inputs:
     places: list[int]
     copied: list[int]
 
-    def of(self, arrays: Sequence[Any]) -> list[Any]:
-        """The inputs."""
+    def of(
+        self, arrays: Sequence[Any], holders: Sequence[Value | None]
+    ) -> tuple[list[Any], list[Value | None]]:
+        """The inputs, and the values that hold them."""
         inputs = [arrays[i] for i in self.places]
+        held = [holders[i] for i in self.places]
         for i in self.copied:
-            inputs[i] = inputs[i].copy()
-        return inputs
+            inputs[i], held[i] = inputs[i].copy(), None
+        return inputs, held
 
 
 class Replay:
@@ -76,16 +79,19 @@ class Replay:
         arguments = [buffer_of(t) for t in tensors]
         results: list[Sequence[jax.Array]] = []
         with sync.one_at_a_time():
-            only_read = [buffer_at(*known).value.array for known in self._only_read]  # type: ignore[union-attr]
+            only_read = [buffer_at(*known).value for known in self._only_read]
             given = [self._given(i, buffer) for i, buffer in enumerate(arguments)]
             if self._binding is None or not self._binding.stands():
                 self._bind(len(arguments))
             assert self._binding is not None
-            arrays = [*self._binding.arrays, *only_read, *given]
+            arrays = [*self._binding.arrays, *(v.array for v in only_read if v), *given]
+            holders = [*[None] * len(self._binding.arrays), *only_read, *[None] * len(given)]
             for number, launch in enumerate(self.seen.launches):
-                inputs = self._inputs[number].of(arrays)
-                results.append(launch.program.launch(inputs, self._arguments(number, launch)))
+                inputs, held = self._inputs[number].of(arrays, holders)
+                numbers = self._arguments(number, launch)
+                results.append(launch.program.launch(inputs, numbers, values=held))
                 arrays += results[-1]
+                holders += [None] * len(results[-1])
             self._binding.arrays[:] = [arrays[i] for i in self._written]
             self._write(results, arguments)
         counters.replays += 1

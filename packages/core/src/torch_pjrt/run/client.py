@@ -51,7 +51,7 @@ class Client:
     @property
     def is_here(self) -> bool:
         """Whether it has chips that run, and not only a compiler."""
-        return self is not _acting
+        return self is not _here.acting
 
     def put(self, array: np.ndarray) -> jax.Array:
         """`array` on the device. Its memory belongs to the device from now on: nobody may write to it."""
@@ -119,8 +119,14 @@ def _raise_if_exhausted(error: jax.errors.JaxRuntimeError, doing: str) -> None:
     raise_if_exhausted(error, doing)
 
 
+class _Here(threading.local):
+    """On this thread: a client of chips that are not there, while something is compiled for it."""
+
+    acting: Client | None = None
+
+
+_here = _Here()
 _client: Client | None = None
-_acting: Client | None = None  # one that is not here, while something is compiled for it
 _starting = threading.RLock()
 
 
@@ -131,6 +137,8 @@ def client() -> Client:
     that was forked after the device had been started.
     """
     global _client
+    if _here.acting is not None:
+        return _here.acting
     if _client is None:
         with _starting:
             _client = _client or _start()
@@ -144,14 +152,12 @@ def client() -> Client:
 
 @contextmanager
 def acting_as(other: Client) -> Iterator[None]:
-    """While the block runs, rules and passes see another client: one that compiles and has no chips."""
-    global _client, _acting
-    before = _client
-    _client = _acting = other
+    """While the block runs, rules and passes see another client on this thread: one without chips."""
+    _here.acting = other
     try:
         yield
     finally:
-        _client, _acting = before, None
+        _here.acting = None
 
 
 def is_started() -> bool:

@@ -7,6 +7,7 @@ program that takes the same stack gets it as it is. Who needs one row alone gets
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -99,13 +100,13 @@ def gathered(
     boundary: Boundary,
     arrays: list[Any],
     kept: Collection[int] = (),
-    values: Sequence[Value] | None = None,
+    values: Sequence[Value | None] | None = None,
 ) -> list[jax.Array]:
     """What a program takes, in its order, from its inputs as they were recorded.
 
     `kept` are the places of inputs that somebody else holds: their memory is not taken. `values` are those
-    that hold the inputs: where a stack has to be made, they become its rows, so that it need not be made
-    again and nothing is held twice.
+    that hold the inputs (None: none that lasts): where a stack has to be made, they become its rows, so that
+    it need not be made again and nothing is held twice. Rows of another stack that has others stay there.
     """
     if boundary.is_plain and not kept:
         return [a.alone() if a.__class__ is Row else a for a in arrays]
@@ -126,10 +127,13 @@ def gathered(
         counters.stacks_made += 1
         with dtypes.x64():
             found.append(_stacked([alone(row) for row in rows]))
-        if values is not None and not _are_rows(rows) and not any(i in kept for i in place):
-            del rows
-            for i, row in zip(place, Stack(found[-1]).rows(), strict=True):
-                values[i].array = arrays[i] = row  # type: ignore[assignment]
+        if values is None or any(i in kept for i in place) or _are_wanted_elsewhere(rows):
+            continue
+        del rows
+        for i, row in zip(place, Stack(found[-1]).rows(), strict=True):
+            arrays[i] = row
+            if (value := values[i]) is not None:
+                value.array = row  # type: ignore[assignment]
     return found
 
 
@@ -138,7 +142,7 @@ def spread(boundary: Boundary, results: Sequence[jax.Array]) -> Sequence[Any]:
     if boundary.is_plain:
         return results
     found: dict[int, Any] = {}
-    for place, result in zip(boundary.outputs, results, strict=False):
+    for place, result in zip(boundary.outputs, results, strict=True):
         if isinstance(place, int):
             found[place] = result
         else:
@@ -158,8 +162,16 @@ def _whole(rows: Sequence[Any]) -> Stack | None:
     return stack if len(rows) == stack.array.shape[0] else None
 
 
-def _are_rows(arrays: Sequence[Any]) -> bool:
-    return all(array.__class__ is Row for array in arrays)
+def _are_wanted_elsewhere(arrays: Sequence[Any]) -> bool:
+    """Whether all are rows already, and of some stack others are alive."""
+    if not all(array.__class__ is Row for array in arrays):
+        return False
+    numbers = Counter(id(row.stack) for row in arrays)
+    for row in arrays:
+        stack = row.stack
+        if _is_held(stack, numbers[id(stack)]):
+            return True
+    return False
 
 
 def _is_held(stack: Stack, n: int) -> bool:

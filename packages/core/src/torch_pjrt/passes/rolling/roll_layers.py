@@ -123,9 +123,9 @@ def _objection(wiring: Wiring, plan: Plan, where: Where) -> str | None:
     if wiring.turns < where.turns:
         return f"it has {wiring.turns} turns; a loop pays from {where.turns} on"
     each = {source.values for source in wiring.sources if isinstance(source, Each)}
-    own = [values for values in each if values[0] >= 0]
     faces = plan.graph.faces()
-    read = sum(faces[v[0]].numel * faces[v[0]].dtype.itemsize for v in own)
+    made = [faces[v] for values in each for v in values if v >= 0]
+    read = sum(face.numel * face.dtype.itemsize for face in made) // wiring.turns
     if read > where.own_bytes:
         return f"a turn reads {read:,} bytes that are saved for it; a loop pays up to {where.own_bytes:,}"
     if wiring.saved < where.saved:

@@ -64,7 +64,7 @@ def test_threads_record_and_read_at_once(pjrt_kind: File) -> None:
     def work(n: int) -> None:
         x = torch.full((10,), float(n)).to("pjrt")
         for _ in range(5):
-            x = (x + 1).sin().asin() if n < 0 else x + 1
+            x = x + 1
         sums[n] = x.sum().item()
 
     threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
