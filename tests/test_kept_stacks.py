@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import torch_pjrt
+from torch_pjrt.compile.programs import forget_programs
 from torch_pjrt.observe.counters import counters
 from torch_pjrt.run.rows import Row
 from torch_pjrt.tensor.buffer import buffer_of
@@ -23,6 +24,9 @@ Count = Callable[[], int]
 def _rolled() -> Iterator[None]:
     before = torch_pjrt.config.roll_layers
     torch_pjrt.config.roll_layers = "on"
+    torch_pjrt.sync()
+    gc.collect()
+    forget_programs()  # another test's may donate less, for what it held
     yield
     torch_pjrt.config.roll_layers = before
 

@@ -145,7 +145,9 @@ FIRST_TENSOR = "import torch; print('imported'); torch.ones(2, device='pjrt')"
 
 
 def test_unknown_device_is_an_error_that_names_what_is_on_offer(installed: Path) -> None:
-    done = python(installed, "-c", FIRST_TENSOR, PJRT_DEVICE="NONSENSE")
+    done = python(
+        installed, "-c", FIRST_TENSOR, PJRT_DEVICE="NONSENSE", TORCH_PJRT_PLUGINS="cpu,sample"
+    )
 
     assert done.returncode != 0
     assert "imported" in done.stdout
@@ -175,7 +177,7 @@ def test_plugins_command_lists_it_with_its_origin_and_what_it_offers(installed: 
 
 
 def test_devices_command_puts_the_preferred_one_first(installed: Path) -> None:
-    done = python(installed, "-m", "torch_pjrt", "devices")
+    done = python(installed, "-m", "torch_pjrt", "devices", TORCH_PJRT_PLUGINS="cpu,sample")
 
     assert [line.split() for line in done.stdout.splitlines()[:3]] == [
         ["DEVICE", "PRIORITY", "PLUGIN", "STATE"],
