@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from installed_packages import install
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -47,13 +48,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, content in blocks:
         (source / name).parent.mkdir(exist_ok=True)
         (source / name).write_text(content)
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    options = ["--no-deps", "--no-build-isolation", "--no-index", "--target", str(target)]
-    done = subprocess.run(
-        [*pip, *options, str(source)], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return target
+    return install(source, target)
 
 
 def test_package_of_the_guide_trains_with_its_own_rule(python: Run, installed: Path) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from installed_packages import install
 from written_training import trained_as_on_cpu
 
 SAMPLE = Path(__file__).parent / "sample_plugin"
@@ -63,14 +64,7 @@ Answer = dict[str, Any]
 @pytest.fixture(scope="session")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder into which pip has put the sample, built by its own build backend."""
-    folder = tmp_path_factory.mktemp("installed")
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    options = ["--no-deps", "--no-build-isolation", "--no-index", "--target", str(folder)]
-    done = subprocess.run(
-        [*pip, *options, str(SAMPLE)], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return folder
+    return install(SAMPLE, tmp_path_factory.mktemp("installed"))
 
 
 def python(installed: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:

@@ -12,14 +12,22 @@ before  v0 = pjrt.stack(i0, i1, i2)             after  v2 = loop(i0)
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import count
 
 from torch_pjrt.graph.face import Face
 from torch_pjrt.graph.graph import Graph, Node
-from torch_pjrt.graph.loop import ELEMENTS, STACK, elements_node, pieces_of, stack_node, stack_of
+from torch_pjrt.graph.loop import (
+    ELEMENTS,
+    STACK,
+    Piece,
+    elements_node,
+    pieces_of,
+    stack_node,
+    stack_of,
+)
 
 # One array of a program: a single input or output by its place, or those that are the elements of a stack.
 Place = int | tuple[int, ...]
@@ -77,13 +85,18 @@ def with_stacks(graph: Graph, heirs: Mapping[int, int]) -> tuple[Graph, Boundary
             outputs.append(heir)
     inherited = frozenset(outputs)
     outputs += [place for place in given if place not in inherited]
-    through = {i for place in (*given, *outputs) for i in _places(place)}
+    through = {i for place in outputs for i in _places(place)}
     outputs += [i for i in range(len(graph.outputs)) if i not in through]
     return _giving(graph, outputs), Boundary(tuple(inputs), tuple(outputs), tuple(donated))
 
 
 def _places(place: Place) -> tuple[int, ...]:
     return (place,) if isinstance(place, int) else place
+
+
+def _fresh_names(graph: Graph) -> Iterator[int]:
+    """Names that no value of the graph has."""
+    return count(1 + max((v for node in graph.nodes for v in node.outputs), default=-1))
 
 
 def _stacks_of_inputs(graph: Graph, heirs: Mapping[int, int]) -> list[tuple[int, ...]]:
@@ -146,7 +159,7 @@ def _stacks_of_outputs(
 
 def _fed(graph: Graph, taken: Sequence[tuple[int, ...]]) -> tuple[Graph, list[Place]]:
     """The graph that takes these inputs as stacks; what its inputs are."""
-    fresh = count(1 + max((v for node in graph.nodes for v in node.outputs), default=-1))
+    fresh = _fresh_names(graph)
     stacked = {i for stack in taken for i in stack}
     alone = [i for i in range(len(graph.inputs)) if i not in stacked]
     inputs: list[Place] = sorted([*alone, *taken], key=lambda place: _places(place)[0])
@@ -200,7 +213,7 @@ def _giving(graph: Graph, places: Sequence[Place]) -> Graph:
             for index, value in zip(node.signature.args[1], node.outputs, strict=True):
                 where.setdefault(value, (node.inputs[0], index))
     faces = graph.faces()
-    fresh = count(1 + max((v for node in graph.nodes for v in node.outputs), default=-1))
+    fresh = _fresh_names(graph)
     nodes = list(graph.nodes)
     outputs: list[int] = []
     for place in places:
@@ -209,15 +222,9 @@ def _giving(graph: Graph, places: Sequence[Place]) -> Graph:
             outputs += values
             continue
         pieces = pieces_of(values, where)
-        [first, *others] = pieces
-        if (
-            first.stack
-            and not others
-            and first.step == 1
-            and first.start == 0
-            and (first.length == faces[first.value].shape[0])
-        ):
-            outputs.append(first.value)
+        stack = pieces[0].value
+        if pieces == [Piece(stack, True, 0, len(values))] and len(values) == faces[stack].shape[0]:
+            outputs.append(stack)
         else:
             outputs.append(next(fresh))
             nodes.append(stack_node(pieces, [faces[p.value] for p in pieces], outputs[-1]))
@@ -229,7 +236,7 @@ def _without_idle_elements(graph: Graph) -> Graph:
     wanted = set(graph.outputs)
     nodes: list[Node] = []
     for node in reversed(graph.nodes):
-        smaller = node
+        kept = node
         if node.op is ELEMENTS:
             some = [
                 (index, value)
@@ -241,8 +248,9 @@ def _without_idle_elements(graph: Graph) -> Graph:
             if len(some) < len(node.outputs):
                 stacked, face = node.signature.faces[0], node.signature.outs[0]
                 smaller = elements_node(node.inputs[0], stacked, face, some)
+                kept = replace(smaller, line=node.line)
         elif node.op is STACK and node.outputs[0] not in wanted:
             continue
         wanted.update(node.inputs)
-        nodes.append(replace(smaller, line=node.line))
+        nodes.append(kept)
     return replace(graph, nodes=tuple(reversed(nodes)))
