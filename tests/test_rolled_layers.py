@@ -27,6 +27,10 @@ Count = Callable[[], int]
 PROGRAMS = int(os.environ.get("TORCH_PJRT_TEST_ROLLED", "20"))
 WIDTH = 8
 STEPS = 3
+QUICKLY: dict[str, bool | int] = {
+    "xla_backend_optimization_level": 0,
+    "xla_llvm_disable_expensive_passes": True,
+}
 
 
 @dataclass(frozen=True)
@@ -135,7 +139,6 @@ def meddled(model: Model, how: str) -> list[Tensor]:
 def trained(plan: Plan, device: str, mode: str) -> tuple[list[Tensor], int]:
     """Losses, what was seen between the steps, state and gradients; how many loops the programs had."""
     torch_pjrt.config.roll_layers = mode
-    forget_programs()
     loops = counters.loops
     torch.manual_seed(0)
     model = Model(plan).double().to(device)  # so that rounding is far below any mistake
@@ -167,6 +170,7 @@ def trained(plan: Plan, device: str, mode: str) -> tuple[list[Tensor], int]:
 @pytest.fixture(autouse=True)
 def _setting() -> Iterator[None]:
     before = torch_pjrt.config.roll_layers
+    forget_programs()  # whether they have loops was settled when they were compiled
     yield
     torch_pjrt.config.roll_layers = before
 
@@ -178,9 +182,10 @@ def _setting() -> Iterator[None]:
 )
 @given(PLANS)
 def test_rolled_and_unrolled_agree(plan: Plan) -> None:
-    written_out, none = trained(plan, "pjrt", "off")
-
-    rolled, _ = trained(plan, "pjrt", "on")
+    with torch_pjrt.compile_options(**QUICKLY):
+        with torch_pjrt.eager():  # one operator at a time: programs that most models share
+            written_out, none = trained(plan, "pjrt", "off")
+        rolled, _ = trained(plan, "pjrt", "on")
 
     assert none == 0
     torch.testing.assert_close(rolled, written_out, rtol=1e-10, atol=1e-11)
