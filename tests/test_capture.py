@@ -224,6 +224,19 @@ def test_a_learning_rate_that_changes_is_noticed():
     assert captured.replays > 12
 
 
+def test_a_global_named_like_an_attribute_that_the_step_uses_is_none_of_its_business():
+    names: dict[str, Any] = {"t": 0}
+    exec("def step(x):\n    return x.t() + 1", names)
+    captured = torch_pjrt.capture(names["step"])
+    x = torch.ones(2, 3, device="pjrt")
+
+    for names["t"] in range(6):
+        captured(x)
+
+    assert captured.restarts == []
+    assert captured.replays == 3
+
+
 def test_another_mode_of_the_model_is_noticed():
     model, _, step = made("sgd", dropout=0.5)
     other, _, plain = made("sgd", dropout=0.5)

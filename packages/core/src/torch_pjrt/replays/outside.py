@@ -8,7 +8,9 @@ not seen; `capture` compares the whole step with its recording from time to time
 
 from __future__ import annotations
 
+import dis
 import functools
+import itertools
 from collections.abc import Callable, Collection, Iterator
 from operator import is_
 from types import CodeType, FunctionType, MethodType, ModuleType
@@ -17,6 +19,7 @@ from typing import Any
 import torch
 from torch import nn
 
+_OF_GLOBALS = ("_GLOBAL", "_NAME")  # so end the names of instructions that read or write globals
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
 
 Snapshot = dict[str, Any]
@@ -81,11 +84,12 @@ def _reached(function: Any) -> Iterator[tuple[str, Any]]:
         yield type(function).__name__, function
 
 
-def _names(code: CodeType) -> Iterator[str]:
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _names(constant)
+@functools.lru_cache(maxsize=1024)
+def _names(code: CodeType) -> tuple[str, ...]:
+    """Names of globals that it uses; `co_names` has the names of attributes among them."""
+    names = [x.argval for x in dis.get_instructions(code) if x.opname.endswith(_OF_GLOBALS)]
+    nested = [_names(x) for x in code.co_consts if isinstance(x, CodeType)]
+    return tuple(dict.fromkeys([*names, *itertools.chain(*nested)]))
 
 
 class _Walk:
