@@ -36,15 +36,23 @@ from torch_pjrt.run.client import Client, client
 Options = Mapping[str, Any]
 _YNN = "xla_cpu_experimental_ynn_fusion_type"
 
+
+def _ynn(*types: str) -> str:
+    return ",".join(f"LIBRARY_FUSION_TYPE_{each}" for each in types)
+
+
 #   row                    options over the device plugin's
 ROWS: dict[str, Options] = {
     "default": {},
     "no defaults of ours": {},  # the device's are taken away
     "ynn off": {_YNN: ""},
-    "ynn: dots only": {_YNN: "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT"},
+    "ynn: dots only": {_YNN: _ynn("INDIVIDUAL_DOT")},
+    "ynn: dots and what is fused with them": {_YNN: _ynn("DOT")},
+    "ynn: dots, elementwise": {_YNN: _ynn("DOT", "ELTWISE")},
+    "ynn: dots, reductions": {_YNN: _ynn("DOT", "REDUCE")},
+    "ynn: dots, elementwise, reductions": {_YNN: _ynn("DOT", "ELTWISE", "REDUCE")},
     "ynn: everything": {
-        _YNN: "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT,LIBRARY_FUSION_TYPE_INDIVIDUAL_CONVOLUTION,"
-        "LIBRARY_FUSION_TYPE_DOT,LIBRARY_FUSION_TYPE_ELTWISE,LIBRARY_FUSION_TYPE_REDUCE"
+        _YNN: _ynn("INDIVIDUAL_DOT", "INDIVIDUAL_CONVOLUTION", "DOT", "ELTWISE", "REDUCE")
     },
     "xnnpack": {"xla_cpu_use_xnnpack": True},
     "onednn": {"xla_cpu_use_onednn": True},
