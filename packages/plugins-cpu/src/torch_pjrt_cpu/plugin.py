@@ -62,6 +62,7 @@ def torch_pjrt_lowerings(device: Device) -> LoweringTable | None:
     """The processor's own rules."""
     if device.name != Cpu.name:
         return None
-    from torch_pjrt_cpu.conv import table  # which imports JAX
+    from torch_pjrt.lowering.table import LoweringTable  # which imports JAX
+    from torch_pjrt_cpu import attention, conv
 
-    return table
+    return LoweringTable.merged(device.name, (attention.table, conv.table))

@@ -14,7 +14,7 @@ What the two rules share:
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -40,6 +40,11 @@ def _product(x: Array, y: Array, x_dim: int, y_dim: int) -> Array:
     """Products of matrices, one for each batch and key head, summed as softmax is."""
     dims = (((x_dim,), (y_dim,)), ((0, 1), (0, 1)))
     return lax.dot_general(x, y, dims, preferred_element_type=opmath(x.dtype))
+
+
+def over_rows(x: Array, y: Array) -> Array:
+    """The products of `x` transposed with `y`: a sum over the rows of both."""
+    return _product(x, y, 2, 2)
 
 
 def _batched(x: Array) -> Array:
@@ -68,8 +73,9 @@ def _exponentials(
         int32 = np.dtype(np.int32)
         row = lax.broadcasted_iota(int32, (q, k), 0)
         seen = row >= lax.broadcasted_iota(int32, (q, k), 1)
-        nowhere = lax.full_like(scores, -math.inf)
-        scores = lax.select(lax.broadcast_in_dim(seen, scores.shape, (2, 3)), scores, nowhere)
+        zero = lax.full((q, k), 0, scores.dtype)
+        bias = lax.select(seen, zero, lax.full_like(zero, -math.inf))
+        scores = scores + lax.expand_dims(bias, (0, 1))
     greatest = lax.expand_dims(lax.reduce_max(scores, (3,)), (3,))
     shift = greatest
     if attn_bias is not None:  # a query that may look nowhere must not be shifted by infinity
@@ -177,8 +183,12 @@ def scaled_dot_product_attention_backward(
     philox_offset: Array,
     *,
     scale: Any = None,
+    over_rows: Callable[[Array, Array], Array] = over_rows,
 ) -> tuple[Array, Array, Array, Array | None]:
-    """All gradients, as PyTorch's meta function says: XLA drops those that nobody reads."""
+    """All gradients, as PyTorch's meta function says: XLA drops those that nobody reads.
+
+    over_rows   how a device multiplies there.
+    """
     q, k, v, grad, y = (_batched(x) for x in (query, key, value, grad_out, out))
     numerators, total, _ = _exponentials(q, k, attn_bias, is_causal, scale)
     divisor = _divisor(total, attn_bias, dropout_p)
@@ -192,14 +202,14 @@ def scaled_dot_product_attention_backward(
 
     n = v.shape[1]
     weights = as_dtype(_dropped(numerators, random_key, dropout_p), value.dtype)
-    grad_value = _product(_shared(weights, n), _shared(share, n), 2, 2)
+    grad_value = over_rows(_shared(weights, n), _shared(share, n))
     grad_weights = lax.reshape(_product(_shared(share, n), v, 3, 3), numerators.shape)
     grad_scores = numerators * (_dropped(grad_weights, random_key, dropout_p) - along)
 
     narrow = _shared(as_dtype(grad_scores, query.dtype), n)
     factor = as_dtype(1 / math.sqrt(q.shape[3]) if scale is None else scale, grad.dtype)
     grad_query = _product(narrow, k, 3, 2) * factor
-    grad_key = _product(narrow, _shared(q, n), 2, 2) * factor
+    grad_key = over_rows(narrow, _shared(q, n)) * factor
     grad_bias = None
     if attn_bias is not None:
         grad_bias = _summed_to(grad_scores, attn_bias.shape)

@@ -1,0 +1,23 @@
+"""The backward of attention multiplies in an order that XLA's CPU compiler gives to its library."""
+
+from __future__ import annotations
+
+import re
+
+import torch
+import torch.nn.functional as F
+
+import torch_pjrt
+
+
+def test_sums_over_rows_have_the_narrow_factor_first() -> None:
+    query, key, value = (
+        torch.randn(2, 3, 16, 4).to("pjrt").requires_grad_() for _ in ("query", "key", "value")
+    )
+    y = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+    gradients = torch.autograd.grad(y.square().sum(), (query, key, value))
+
+    text = torch_pjrt.to_stablehlo(gradients)
+
+    products = re.findall(r"contracting_dims = \[2\] x \[2\].*: \((.*)\) ->", text)
+    assert products == ["tensor<2x3x16x4xf32>, tensor<2x3x16x16xf32>"] * 2
