@@ -9,7 +9,9 @@ import pytest
 import torch
 
 import torch_pjrt
+from torch_pjrt.compile import programs
 from torch_pjrt.errors import TooManyPrograms
+from torch_pjrt.run.client import client
 
 Count = Callable[[], int]
 Run = Callable[..., CompletedProcess[str]]
@@ -66,6 +68,43 @@ def test_what_was_recorded_is_computed_with_a_higher_limit(compiled: Count, most
     torch_pjrt.config.max_programs = 100
 
     assert (x.tolist(), y.tolist(), z.tolist()) == ([1] * 4, [3] * 4, [4] * 4)
+
+
+@pytest.fixture
+def full(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on the process can hold no more programs, whenever one is made."""
+    monkeypatch.setattr(programs, "_MADE_BETWEEN_QUESTIONS", 1)
+    monkeypatch.setattr(client().device, "has_room_for_programs", lambda: False)
+
+
+@pytest.mark.usefixtures("full")
+def test_a_process_that_can_hold_no_more_gives_the_older_half_back(compiled: Count) -> None:
+    known = len(programs._entries)
+
+    values = [total(n) for n in range(1, 9)]
+
+    assert values == [2, 4, 6, 8, 10, 12, 14, 16]
+    assert len(programs._entries) < known + 8
+    before = compiled()
+    assert total(8) == 16
+    assert compiled() == before
+    assert total(1) == 2
+    assert compiled() == before + 1
+
+
+def test_a_captured_step_goes_on_when_its_program_is_given_back(
+    request: pytest.FixtureRequest,
+) -> None:
+    step = torch_pjrt.capture(lambda x: x * 2 + 1)
+    x = torch.ones(4, device="pjrt")
+    for n in range(1, 30):  # among them a replay that is compared with its recording
+        assert step(x).tolist() == [3] * 4
+        if n == 4:
+            request.getfixturevalue("full")
+        total(n)
+
+    assert step.replays > 20
+    assert step.restarts == []
 
 
 def test_limit_is_set_by_environment_variable(python: Run) -> None:

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from torch_pjrt.lowering.table import LoweringTable
 
 
+_SHARE_OF_MAPPINGS = 0.75
+
+
 class Cpu(Device):
     """The host's processor, by the XLA CPU client that jaxlib embeds.
 
@@ -46,6 +49,18 @@ class Cpu(Device):
             return f"{platform.machine()} {platform.processor()} {platform.node()}"
         said = [line for line in lines if line.startswith(("model name", "flags", "Features"))]
         return "\n".join(sorted(set(said)))
+
+    def has_room_for_programs(self) -> bool:
+        """Compiled code is many mappings of memory, some 30 a program, which Linux bounds for a process.
+
+        XLA does not survive that bound.
+        """
+        try:
+            most = int(Path("/proc/sys/vm/max_map_count").read_text())
+            with Path("/proc/self/maps").open("rb") as mappings:
+                return sum(1 for _ in mappings) < _SHARE_OF_MAPPINGS * most
+        except OSError:  # no Linux
+            return True
 
     def autocast_rules(self) -> AutocastRules:
         return RULES

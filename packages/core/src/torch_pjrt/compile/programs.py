@@ -7,6 +7,7 @@ whatever they are.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -32,6 +33,7 @@ from torch_pjrt.observe.compilations import (
 from torch_pjrt.observe.counters import counters
 from torch_pjrt.observe.dumps import begin as begin_dump
 from torch_pjrt.observe.launches import launched
+from torch_pjrt.observe.log import tell
 from torch_pjrt.passes.runner import run_passes
 from torch_pjrt.run import memory
 from torch_pjrt.run.client import client
@@ -236,6 +238,8 @@ def program_for(
         else:
             program = next(iter(entry.variants.values()))
     if program is None:
+        _make_room()
+        _entries[key] = entry
         with compiling(tape, key, donated, entry.plan.changing, cause) as compilation:
             program = _compiled(tape, live, reusable, entry.plan)
         program.compilation = compilation
@@ -243,6 +247,21 @@ def program_for(
     elif tape.code.__class__ is not list:
         note_lines(tape, key)
     return program
+
+
+# Asking may mean looking at the whole process, so it is done seldom.
+_MADE_BETWEEN_QUESTIONS = 64
+_made = itertools.count(1)
+
+
+def _make_room() -> None:
+    """Give back the older half of the programs where the device can hold no more."""
+    if next(_made) % _MADE_BETWEEN_QUESTIONS or client().device.has_room_for_programs():
+        return
+    older = list(_entries)[: len(_entries) // 2]
+    for key in older:
+        del _entries[key]
+    tell("recompile", f"{len(older)} programs were given back: the process can hold no more")
 
 
 def forget_programs() -> None:

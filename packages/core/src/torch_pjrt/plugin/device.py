@@ -67,6 +67,13 @@ class Device(abc.ABC):
         """Names that `compile_only_chips` takes, or examples of them, for a person."""
         return ()
 
+    def has_room_for_programs(self) -> bool:
+        """Whether the process can hold some hundred compiled programs more. Asked now and then.
+
+        Where it cannot, the older half is given back, to be compiled again, or loaded, when it is needed.
+        """
+        return True
+
     def fingerprint(self) -> str:
         """What a compiled program needs of this machine beside the kind of its chips and PJRT's version.
 

@@ -8,13 +8,17 @@ from torch_pjrt.graph.graph import Graph
 from torch_pjrt.replays.observation import Launch, Observed
 
 
-def differences(first: Observed, second: Observed) -> list[str]:
+def differences(
+    first: Observed, second: Observed, *, may_be_compiled_anew: bool = False
+) -> list[str]:
     """In words; none if a replay of the second would do what the step did both times."""
     if len(first.launches) != len(second.launches):
         return [f"it launched {len(first.launches)} programs, then {len(second.launches)}"]
-    found = [d for pair in zip(first.launches, second.launches, strict=True) for d in _of(*pair)]
-    if found:
+    pairs = list(zip(first.launches, second.launches, strict=True))
+    if found := [difference for pair in pairs for difference in _of(*pair)]:
         return found
+    if not may_be_compiled_anew and any(a.program is not b.program for a, b in pairs):
+        return ["its program was compiled anew"]
     if first.writes != second.writes:
         return ["it wrote its results to other tensors than the time before"]
     if first.watches.keys() != second.watches.keys():
@@ -57,8 +61,6 @@ def _of(first: Launch, second: Launch) -> Iterator[str]:
         if x != y:
             yield f"it read another tensor than the time before ({_look(second, i)})"
             return
-    if first.program is not second.program:
-        yield "its program was compiled anew"
 
 
 def _of_code(first: Launch, second: Launch) -> str:

@@ -172,7 +172,7 @@ class Captured(Generic[P, R]):
         returned, seen, template = self._run_observed(args, kwargs, tensors, now)
         why = [
             *seen.objections,
-            *comparison.differences(progress.replay.seen, seen),
+            *comparison.differences(progress.replay.seen, seen, may_be_compiled_anew=True),
             *differences_of_templates(progress.template, template),
         ]
         replays, progress.replays = progress.replays, progress.replays + 1
