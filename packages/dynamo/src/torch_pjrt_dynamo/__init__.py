@@ -2,6 +2,7 @@
 
 run(program, *args)     run what `torch.export` made
 partitions()            what forwards keep for their backwards
+shapes()                what became of sizes that vary
 """
 
 from __future__ import annotations
@@ -11,13 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torch_pjrt_dynamo.exported import run
+    from torch_pjrt_dynamo.padded.shapes_of_graphs import shapes
     from torch_pjrt_dynamo.partition import partitions
 
-__all__ = ["partitions", "run"]
+__all__ = ["partitions", "run", "shapes"]
 
 _LAZY = {
     "partitions": "torch_pjrt_dynamo.partition",
     "run": "torch_pjrt_dynamo.exported",
+    "shapes": "torch_pjrt_dynamo.padded.shapes_of_graphs",
 }
 
 

@@ -77,16 +77,24 @@ class CompiledGraph:
             if True not in [b.viewed for b in buffers]:
                 plain = self._plain.get(tuple([b.face for b in buffers]))
                 if plain is not None:
-                    return _called(plain, args, [b.value for b in buffers])
+                    return called(plain, args, [b.value for b in buffers])
         values, known = self._looked_at(args)
         found = self.recorded.get(known)
         if found is None:
             try:
                 found = self._record(known)
             except CannotRecord as error:
-                self._parts = in_parts(self.module, error, self.name, CompiledGraph)
-                return self._parts(args)
-        return _called(found, args, values)
+                return self.cut_at(error)(args)
+        return called(found, args, values)
+
+    def cut_at(self, error: CannotRecord) -> Callable[[list[Any]], list[Any]]:
+        """From now on the graph is done in parts: the node of the error by itself."""
+        self._parts = in_parts(self.module, error, self.name, self.part)
+        return self._parts
+
+    def part(self, module: torch.fx.GraphModule, name: str) -> CompiledGraph:
+        """A part of the graph, compiled."""
+        return CompiledGraph(module, name)
 
     def _looked_at(self, args: list[Any]) -> tuple[list[Any], tuple[Any, ...]]:
         """Of each argument its value, and what it looks like."""
@@ -137,7 +145,7 @@ def _with_storage(arg: torch.Tensor, buffer: Buffer) -> tuple[Any, Any]:
     return content(buffer), (Look, Look(face, buffer.face, offset))
 
 
-def _called(recorded: Recorded, args: list[Any], values: list[Any]) -> list[Any]:
+def called(recorded: Recorded, args: list[Any], values: list[Any]) -> list[Any]:
     """Append the node, and make what the call returns."""
     results = recorded.template.copy()
     signature = recorded.signature

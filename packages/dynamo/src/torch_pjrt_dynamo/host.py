@@ -49,7 +49,7 @@ def for_host(module: GraphModule, inputs: Sequence[Any], compile_graph: Compile)
     """The compiled module as a function of tensors of the host."""
     mode = detect_fake_mode(inputs)
     sees_storage = any("as_strided" in str(n.target) for n in module.graph.nodes)
-    bring = _Bringing(sees_storage)
+    bring = _Bringing(sees_storage, _read_only_as_numbers(module))
     fakes = [_fake(x, mode) for x in inputs]
     with mode or nullcontext(), torch.no_grad():
         moved = bring.all_of(fakes)
@@ -71,6 +71,15 @@ def for_host(module: GraphModule, inputs: Sequence[Any], compile_graph: Compile)
     return run
 
 
+def _read_only_as_numbers(module: GraphModule) -> frozenset[int]:
+    """Places of inputs of which the program only takes the `item()`: Dynamo's way to pass a number."""
+    return frozenset(
+        i
+        for i, node in enumerate(module.graph.find_nodes(op="placeholder"))
+        if node.users and all(n.op == "call_method" and n.target == "item" for n in node.users)
+    )
+
+
 def _fake(x: Any, mode: Any) -> Any:
     """What Dynamo traced `x` as."""
     if mode is None or not isinstance(x, torch.Tensor) or isinstance(x, FakeTensor):
@@ -79,14 +88,20 @@ def _fake(x: Any, mode: Any) -> Any:
 
 
 class _Bringing:
-    """Brings tensors of the host to the device, as they lie in memory: those that share it still do."""
+    """Brings tensors of the host to the device, as they lie in memory: those that share it still do.
 
-    def __init__(self, sees_storage: bool) -> None:
+    Those at the places `staying` stay.
+    """
+
+    def __init__(self, sees_storage: bool, staying: frozenset[int] = frozenset()) -> None:
         self.sees_storage = sees_storage
+        self.staying = staying
 
     def all_of(self, args: Sequence[Any]) -> list[Any]:
         """The same on the device; gradients follow, but those of tensors that share memory are apart."""
-        tensors = [x for x in args if isinstance(x, torch.Tensor)]
+        tensors = [
+            x for i, x in enumerate(args) if isinstance(x, torch.Tensor) and i not in self.staying
+        ]
         on_storage = Counter(
             x.untyped_storage()._cdata for x in {id(x): x for x in tensors}.values()
         )
@@ -96,7 +111,7 @@ class _Bringing:
             shared = on_storage[x.untyped_storage()._cdata] > 1
             if id(x) not in known:
                 known[id(x)] = self._one(x, storages, shared)
-        return [known.get(id(x), x) for x in args]
+        return [x if i in self.staying else known.get(id(x), x) for i, x in enumerate(args)]
 
     def _one(
         self, x: torch.Tensor, storages: dict[Any, torch.Tensor], shared: bool

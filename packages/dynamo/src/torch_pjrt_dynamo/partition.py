@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -40,6 +41,9 @@ class Partition:
         return "\n".join(lines)
 
 
+# Of a forward's module, in its `meta`: how many of its results are not for its backward.
+USERS = "torch_pjrt_users"
+
 _recent: deque[Partition] = deque(maxlen=100)
 
 
@@ -58,6 +62,7 @@ def partitioner(budget: float) -> Callable[..., tuple[GraphModule, GraphModule]]
             forward, backward = min_cut_rematerialization_partition(
                 joint, inputs, num_fwd_outputs=num_fwd_outputs, **how
             )
+        forward.meta[USERS] = num_fwd_outputs
         output = next(iter(reversed(forward.graph.nodes)))
         kept = [n for n in output.args[0][num_fwd_outputs:] if _is_made(n)]
         _recent.append(Partition(name_of(forward, "forward"), budget, tuple(map(_told, kept))))
@@ -74,5 +79,11 @@ def _told(node: torch.fx.Node) -> tuple[str, tuple[int, ...], int]:
     value = node.meta["val"]
     if not isinstance(value, torch.Tensor):
         return str(node.target), (), 0
-    shape = tuple(int(n) for n in value.shape)
-    return f"{node.name}: {str(value.dtype).removeprefix('torch.')}", shape, value.nbytes
+    shape = tuple(map(_size_at_compilation, value.shape))
+    nbytes = math.prod(shape) * value.dtype.itemsize
+    return f"{node.name}: {str(value.dtype).removeprefix('torch.')}", shape, nbytes
+
+
+def _size_at_compilation(size: Any) -> int:
+    """A symbolic size as it was at the call that compiled the graph: `int()` would fix it for all."""
+    return size if isinstance(size, int) else size.node.hint

@@ -7,7 +7,7 @@ share both, so from the second on a call appends one node.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,6 +30,8 @@ from torch_pjrt_dynamo.barrier import behind_barrier
 from torch_pjrt_dynamo.control import CONTROL
 from torch_pjrt_dynamo.lines import LinedCode, line_of
 from torch_pjrt_dynamo.operators import CannotRecord, recorded
+
+Run = Callable[[torch.fx.GraphModule, Sequence[Any], LinedCode], list[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +79,17 @@ class Recorded:
 
 
 def record(
-    module: torch.fx.GraphModule, arguments: Sequence[Any], name: str, *, apart: bool = False
+    module: torch.fx.GraphModule,
+    arguments: Sequence[Any],
+    name: str,
+    *,
+    apart: bool = False,
+    run: Run | None = None,
 ) -> Recorded:
     """Record the graph; `arguments` are `Look`s for tensors, and numbers for numbers.
 
-    What is computed `apart` is computed again though another part of the program has computed the same.
+    `run` gives the results, if not as the nodes say. What is computed `apart` is computed again though
+    another part of the program has computed the same.
 
     Raises `CannotRecord`, which names the node at fault, where one needs the values of tensors.
     """
@@ -91,7 +99,8 @@ def record(
         with _onto(scratch):
             inputs = [_Input.of(scratch, a) if isinstance(a, Look) else a for a in arguments]
             tensors = [i.tensor if isinstance(i, _Input) else i for i in inputs]
-            results = _run(module, behind_barrier(tensors) if apart else tensors, code)
+            run = run or _run
+            results = run(module, behind_barrier(tensors) if apart else tensors, code)
             traced = [
                 _traced_face(node, result)
                 for node, result in zip(_outputs(module), results, strict=True)
@@ -167,14 +176,15 @@ def _run(module: torch.fx.GraphModule, tensors: Sequence[Any], code: LinedCode) 
             results = torch.fx.node.map_arg(node.args[0], environment.__getitem__)
             return list(results) if isinstance(results, (list, tuple)) else [results]
         with code.at(line_of(node)):
-            environment[node] = _computed(module, node, environment)
+            environment[node] = computed(module, node, environment)
         for used in node.all_input_nodes:
             if last_use[used] is node:
                 del environment[used]
     raise AssertionError("a graph without an output")
 
 
-def _computed(module: torch.fx.GraphModule, node: torch.fx.Node, environment: Any) -> Any:
+def computed(module: torch.fx.GraphModule, node: torch.fx.Node, environment: Any) -> Any:
+    """The results of one node, whose inputs are in the environment."""
     args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), environment.__getitem__)
     if node.op == "get_attr":
         return _attribute(module, str(node.target))

@@ -22,6 +22,7 @@ from torch_pjrt.run.sync import materialize
 from torch_pjrt.run.watch import look
 from torch_pjrt.tensor.buffer import buffer_of, look_of
 from torch_pjrt.tensor.counts import is_counted
+from torch_pjrt.tensor.roomy import RoomyBuffer
 from torch_pjrt.tensor.view import content
 
 # Of so many integers the host finds the range, in microseconds; from larger tensors the device must.
@@ -60,6 +61,8 @@ def host_view(tensor: torch.Tensor) -> torch.Tensor:
     if is_counted(buffer):
         whole = from_numpy(host_array(buffer.padded), base.dtype)
         whole = whole.narrow(buffer.dim, 0, buffer.count.n)
+    elif buffer.__class__ is RoomyBuffer and buffer.padded is not None:  # type: ignore[attr-defined]
+        whole = buffer.cut_on_host(from_numpy(host_array(buffer.padded), base.dtype))  # type: ignore[attr-defined]
     else:
         whole = from_numpy(host_array(content(buffer)), base.dtype)
     if face is base and not offset and base.contiguous:

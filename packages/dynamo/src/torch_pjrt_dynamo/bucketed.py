@@ -1,0 +1,351 @@
+"""A compiled graph whose sizes vary: a call pads them up to buckets, so that one program serves many.
+
+How a graph is done on padded tensors is in `padded/`. Where that is not provably the same, the graph is an
+ordinary one, with a program for each size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import sympy
+import torch
+from torch.fx import GraphModule
+
+from torch_pjrt.graph.face import Face, contiguous_face
+from torch_pjrt.graph.tape import Value, state
+from torch_pjrt.run.sync import cut
+from torch_pjrt.settings import settings
+from torch_pjrt.tensor import counts
+from torch_pjrt.tensor.buffer import buffer_of
+from torch_pjrt.tensor.counted import counted, roomy
+from torch_pjrt.tensor.counts import Count, is_counted, recent
+from torch_pjrt.tensor.roomy import Names, Parts, in_order_of, room_of, roomy_tensor
+from torch_pjrt.tensor.view import value_of
+from torch_pjrt_dynamo.bucket_sizes import Buckets
+from torch_pjrt_dynamo.compiled import CompiledGraph, called
+from torch_pjrt_dynamo.operators import CannotRecord
+from torch_pjrt_dynamo.padded import shapes_of_graphs
+from torch_pjrt_dynamo.padded.dims import (
+    Dim,
+    NotProvable,
+    dims_of,
+    expression,
+    is_padded,
+    monomial,
+    packed,
+    size_of,
+)
+from torch_pjrt_dynamo.padded.dims import (
+    room_of as room_of_factor,
+)
+from torch_pjrt_dynamo.padded.run import PaddedRun
+from torch_pjrt_dynamo.padding import count_value, padded
+from torch_pjrt_dynamo.recording import Look, Recorded, record
+
+Symbol = sympy.Symbol
+_REMEMBERED = 4096  # sizes of calls
+
+
+def varies(module: GraphModule) -> bool:
+    """Whether some size of what the graph is given varies."""
+    return any(_symbols_of(n.meta.get("val")) for n in module.graph.find_nodes(op="placeholder"))
+
+
+def _symbols_of(value: Any) -> set[Symbol]:
+    if isinstance(value, (torch.SymInt, torch.SymFloat)):
+        return set(value.node.expr.free_symbols)
+    if not isinstance(value, torch.Tensor):
+        return set()
+    return {s for n in value.shape for s in expression(n).free_symbols}
+
+
+@dataclass(slots=True, eq=False)
+class Plan:
+    """What a call with some sizes is padded to.
+
+    there    of each symbol its size, and `rooms` what it is padded to; `key` is that as a tuple.
+    counts   of each symbol its size, on the device.
+    parts    of factors, their room and how many elements there are.
+    numbers  what results are that are numbers.
+    """
+
+    there: dict[Symbol, int]
+    rooms: dict[Symbol, int]
+    key: tuple[int, ...]
+    counts: list[Value]
+    parts: dict[Any, tuple[int, int]] = field(default_factory=dict)
+    numbers: dict[Any, Any] = field(default_factory=dict)
+
+    def part(self, factor: Any) -> tuple[int, int]:
+        if isinstance(factor, int):
+            return factor, factor
+        found = self.parts.get(factor)
+        if found is None:
+            found = room_of_factor(factor, self.rooms), room_of_factor(factor, self.there)
+            self.parts[factor] = found
+        return found
+
+    def parts_of(self, dims: Sequence[Dim]) -> tuple[Parts, ...]:
+        return tuple(tuple(map(self.part, dim)) for dim in dims)
+
+    def number(self, expr: sympy.Expr) -> Any:
+        found = self.numbers.get(expr)
+        if found is None:
+            value = expr.subs(self.there)
+            found = self.numbers[expr] = int(value) if value.is_integer else float(value)
+        return found
+
+
+@dataclass(slots=True)
+class Padded:
+    """What was recorded for some rooms.
+
+    roomy    (place, dims): results that have room.
+    numbers  (place, expression): results that are numbers made of sizes.
+    """
+
+    recorded: Recorded
+    roomy: list[tuple[int, tuple[Dim, ...]]]
+    numbers: list[tuple[int, sympy.Expr]]
+
+
+class BucketedGraph(CompiledGraph):
+    """A compiled graph whose sizes vary; done as its base does where there is no bucket or no proof.
+
+    n_users   how many results are the user's; those after them only compiled graphs see.
+    """
+
+    def __init__(
+        self,
+        module: GraphModule,
+        name: str,
+        *,
+        apart: bool = False,
+        buckets: Buckets,
+        n_users: int,
+    ) -> None:
+        super().__init__(module, name, apart=apart)
+        self.buckets = buckets
+        self.n_users = n_users
+        self.padded: dict[Any, Padded] = {}
+        self._plans: dict[tuple[int, ...], Plan | None] = {}
+        self._traced = [n.meta.get("val") for n in module.graph.find_nodes(op="placeholder")]
+        self._sources = _sources(self._traced)
+        self.symbols = sorted(self._sources, key=str)
+        self.report = shapes_of_graphs.Shapes(name, [str(s) for s in self.symbols])
+        shapes_of_graphs.known.append(self.report)
+        self._dims = list(map(self._dims_of, self._traced))
+        if self._sees_storage:
+            self.refuse("it looks at the storage of a tensor")
+        elif {s for value in self._traced for s in _symbols_of(value)} - set(self.symbols):
+            self.refuse("a size is known only as a part of another one")
+
+    def _dims_of(self, value: Any) -> Any:
+        """Of an argument: None if it has no room; else, of each of its dims, that or its symbolic size."""
+        if not isinstance(value, torch.Tensor) or not _symbols_of(value):
+            return None
+        try:
+            dims = dims_of(value.shape)
+        except NotProvable as error:
+            self.refuse(str(error))
+            return None
+        return [dim if len(dim) < 2 else None for dim in dims], list(value.shape)
+
+    def refuse(self, reason: str) -> None:
+        """Have a program for each size from now on."""
+        self.report.reason = self.report.reason or reason
+
+    def __call__(self, args: list[Any]) -> list[Any]:
+        if self._parts is not None or self.report.reason is not None or counts.exact:
+            return super().__call__(args)
+        there = tuple(args[i] if d is None else args[i].shape[d] for i, d in self._places)
+        plan = self._plans[there] if there in self._plans else self._planned(there)
+        if plan is None:
+            self.report.exact.add(there)
+            return super().__call__(args)
+        tape = state.tape
+        if len(tape.values) > settings.tape_bound:
+            cut(tape)
+        try:
+            values, key, dims = self._with_room(args, plan)
+        except NotProvable:  # of this call
+            self.report.exact.add(there)
+            return super().__call__(args)
+        try:
+            found = self.padded.get(key)
+            if found is None:
+                found = self.padded[key] = self._recorded(key, dims, plan)
+        except NotProvable as error:
+            self.refuse(str(error))
+            return super().__call__(args)
+        except CannotRecord as error:
+            self.cut_at(error)
+            return super().__call__(args)
+        values += plan.counts
+        results = called(found.recorded, args, values)
+        for place, expr in found.numbers:
+            results[place] = plan.number(expr)
+        for place, of_result in found.roomy:
+            results[place] = _true(results[place], of_result, plan, is_users=place < self.n_users)
+        return results
+
+    def part(self, module: GraphModule, name: str) -> CompiledGraph:
+        if not varies(module):
+            return CompiledGraph(module, name)
+        n = len(next(iter(reversed(module.graph.nodes))).args[0])
+        return BucketedGraph(module, name, buckets=self.buckets, n_users=n)
+
+    @property
+    def _places(self) -> list[tuple[int, int | None]]:
+        return [self._sources[s] for s in self.symbols]
+
+    def _planned(self, there: tuple[int, ...]) -> Plan | None:
+        rooms = list(map(self.buckets.room_for, there))
+        plan = None
+        if None not in rooms:
+            known: Any = dict(zip(self.symbols, rooms, strict=True))
+            sizes = dict(zip(self.symbols, there, strict=True))
+            key: Any = tuple(rooms)
+            plan = Plan(sizes, known, key, list(map(count_value, there)))
+        if len(self._plans) >= _REMEMBERED:
+            self._plans.clear()
+        self._plans[there] = plan
+        return plan
+
+    def _with_room(self, args: list[Any], plan: Plan) -> tuple[list[Any], Any, list[Any]]:
+        """The arguments' values, what they look like, and the dims of those that have room."""
+        values, looks = self._looked_at_those_without_room(args)
+        dims: list[Any] = [None] * len(args)
+        for i, known in enumerate(self._dims):
+            if known is not None:
+                values[i], looks[i], dims[i] = _padded_argument(args[i], *known, plan)
+        return values, (plan.key, *looks, *dims), dims
+
+    def _looked_at_those_without_room(self, args: list[Any]) -> tuple[list[Any], list[Any]]:
+        there = [i for i, known in enumerate(self._dims) if known is None]
+        found, key = self._looked_at([args[i] for i in there])
+        values: list[Any] = [None] * len(args)
+        looks: list[Any] = [None] * len(args)
+        for i, value, look in zip(there, found, key, strict=True):
+            values[i], looks[i] = value, look
+            if _symbols_of(self._traced[i]):
+                looks[i] = int, 0  # which the symbol stands for
+        return values, looks
+
+    def _recorded(self, key: Any, dims: list[Any], plan: Plan) -> Padded:
+        looks = key[1 : 1 + len(dims)]
+        arguments = [Look(x) if x.__class__ is Face else x[1] for x in looks]
+        arguments += [Look(contiguous_face((), torch.int64))] * len(self.symbols)
+        run = PaddedRun(dims, self.symbols, plan.rooms, self.n_users)
+        recorded = record(self.module, arguments, self.name, apart=self.apart, run=run)
+        _check(recorded, dims, run.results)
+        self.report.buckets.add(plan.key)
+        fresh = {place for place, _, _ in recorded.fresh}
+        roomy_ = [(p, r) for p, r in enumerate(run.results) if isinstance(r, tuple) and p in fresh]
+        numbers = [(p, r) for p, r in enumerate(run.results) if isinstance(r, sympy.Expr)]
+        return Padded(recorded, roomy_, numbers)
+
+
+def _sources(traced: Sequence[Any]) -> dict[Symbol, tuple[int, int | None]]:
+    """Where a call finds the size that a symbol stands for: an argument, or a dim of one."""
+    found: dict[Symbol, tuple[int, int | None]] = {}
+    for i, value in enumerate(traced):
+        if isinstance(value, torch.SymInt) and value.node.expr.is_Symbol:
+            found.setdefault(value.node.expr, (i, None))
+        elif isinstance(value, torch.Tensor):
+            for d, size in enumerate(value.shape):
+                if isinstance(size, torch.SymInt) and size.node.expr.is_Symbol:
+                    found.setdefault(size.node.expr, (i, d))
+    return found
+
+
+def _check(recorded: Recorded, dims: Sequence[Any], results: Sequence[Any]) -> None:
+    """Raises `NotProvable` where memory with room would be shared or written to."""
+    has_room = {i for i, d in enumerate(dims) if d is not None}
+    if any(argument in has_room for argument, _ in recorded.written):
+        raise NotProvable("it writes to an argument whose size varies")
+    if any(argument in has_room for _, argument, *_ in recorded.views):
+        raise NotProvable("it gives a view of an argument whose size varies")
+    for place, *_ in [*recorded.views, *recorded.shared]:
+        if isinstance(results[place], tuple):
+            raise NotProvable("results whose size varies share memory")
+
+
+def _padded_argument(
+    arg: torch.Tensor, known: list[Dim | None], shape: list[Any], plan: Plan
+) -> tuple[Value, Face, tuple[Dim, ...]]:
+    """The value of an argument with room, what it looks like, and its dims."""
+    if arg.device.type != "pjrt":
+        arg = arg.to("pjrt")
+    if arg.device.type != "pjrt":
+        arg = arg.to("pjrt")
+    buffer = room_of(arg)
+    if buffer is not None:
+        dims = _matched(buffer.parts, buffer.names, shape, plan)
+        if dims is not None:
+            face = contiguous_face(buffer.padded.face.shape, arg.dtype)
+            return buffer.padded, in_order_of(buffer.face, face.shape), dims
+    if None in known:
+        raise NotProvable("an argument's dim is made of several that vary")
+    dims = tuple(known)  # type: ignore[arg-type]
+    rooms = tuple(size_of(dim, plan.rooms) for dim in dims)
+    if is_counted(buffer_of(arg)):
+        room = roomy(arg)
+        if room is not None and room.face.shape == rooms and _is_only(dims, room.dim):
+            face = room.face if room.face.dense else contiguous_face(rooms, arg.dtype)
+            return room.value, face, dims
+    if arg.is_conj() or arg.is_neg():
+        arg = arg.resolve_conj().resolve_neg()
+    return *padded(arg, rooms), dims
+
+
+def _is_only(dims: Sequence[Dim], d: int) -> bool:
+    """Whether this dim is the only one with room."""
+    return [is_padded(dim) for dim in dims] == [i == d for i in range(len(dims))]
+
+
+def _matched(
+    parts: Sequence[Parts], names: Names, shape: Sequence[Any], plan: Plan
+) -> tuple[Dim, ...] | None:
+    """The factors of dims that another graph made of these parts; None if others are wanted.
+
+    Names say which of several sizes that are equal now is meant, where the other graph is this one's forward.
+    """
+    dims: list[Dim] = []
+    for of_dim, named, size in zip(parts, names, shape, strict=True):
+        number, atoms = monomial(expression(size))
+        left = list(atoms)
+        dim: list[Any] = []
+        for part, name in zip(of_dim, named, strict=True):
+            fitting = [a for a in left if plan.part(a) == part]
+            atom = name if name in fitting else fitting[0] if fitting else None
+            if atom is not None:
+                left.remove(atom)
+                dim.append(atom)
+            elif part[0] == part[1] and number % part[0] == 0:
+                number //= part[0]
+                dim.append(part[0])
+            else:
+                return None
+        if left or number != 1:
+            return None
+        dims.append(packed(dim))
+    return tuple(dims)
+
+
+def _true(
+    result: torch.Tensor, dims: tuple[Dim, ...], plan: Plan, *, is_users: bool
+) -> torch.Tensor:
+    """A result of the room's size as a tensor of the true size."""
+    parts = plan.parts_of(dims)
+    with_room = [d for d, dim in enumerate(dims) if is_padded(dim)]
+    if len(with_room) == 1 and len(dims[with_room[0]]) == 1:
+        [[(room, n)]] = [parts[d] for d in with_room]
+        count = Count(n, count_value(n), room)
+        if is_users:
+            recent.add(count)
+        return counted(result, with_room[0], count)
+    return roomy_tensor(value_of(result), parts, dims, buffer_of(result).face)

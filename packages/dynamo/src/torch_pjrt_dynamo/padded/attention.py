@@ -1,0 +1,77 @@
+"""Attention: keys that are not there get no weight, queries that are not there give no gradient."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from torch_pjrt_dynamo.padded.dims import NotProvable, is_padded, one_of_each
+from torch_pjrt_dynamo.padded.sized import Call, Sized, one_factor
+
+aten = torch.ops.aten
+
+
+def _checked(call: Call) -> None:
+    query, key, value = call["query"], call["key"], call["value"]
+    if call["dropout_p"]:
+        raise NotProvable("it drops weights by random numbers")
+    if is_padded(query.dims[3]) or is_padded(value.dims[3]) or query.dims[0] != key.dims[0]:
+        raise NotProvable("it joins sizes that vary in another order")
+    if key.dims[:3] != value.dims[:3] or is_padded(query.dims[1]) or is_padded(key.dims[1]):
+        raise NotProvable("it joins sizes that vary in another order")
+    one_factor(query.dims[2])
+    one_factor(key.dims[2])
+    if call["is_causal"] and is_padded(key.dims[2]) and query.dims[2] != key.dims[2]:
+        raise NotProvable("queries and keys of causal attention vary apart")
+
+
+def _bias(call: Call) -> Sized | None:
+    """The bias, with -inf for keys that are not there. A causal query sees none of those anyway."""
+    key, bias = call["key"], call["attn_bias"]
+    if call["is_causal"] or not is_padded(key.dims[2]):
+        return bias
+    if bias is None:
+        like = call["query"].tensor
+        zeros = torch.zeros((1, 1, 1, key.tensor.shape[2]), dtype=like.dtype, device=like.device)
+        bias = Sized(zeros, ((), (), (), key.dims[2]))
+    elif not bias.dims[-1]:
+        shape = [*bias.tensor.shape[:-1], key.tensor.shape[2]]
+        bias = Sized(bias.tensor.expand(shape), (*bias.dims[:-1], key.dims[2]))
+    return call.sizes.filled(bias, [bias.ndim - 1], -math.inf)
+
+
+def attention(call: Call) -> list[Any]:
+    _checked(call)
+    query, value = call["query"], call["value"]
+    out, logsumexp, *rest = call.do(attn_bias=_bias(call))
+    made = [
+        call.sizes.sized(out, (*query.dims[:3], value.dims[3])),
+        call.sizes.sized(logsumexp, query.dims[:3]),
+    ]
+    return [*made, *(Sized(x, one_of_each(x)) if isinstance(x, torch.Tensor) else x for x in rest)]
+
+
+def attention_backward(call: Call) -> list[Any]:
+    _checked(call)
+    names = "grad_out", "query", "key", "value", "out", "logsumexp"
+    filled: dict[str, Any] = {name: call.sizes.all_filled(call[name], 0) for name in names}
+    bias, wanted = call["attn_bias"], call["grad_input_mask"]
+    if bias is not None:
+        if wanted[3] and not bias.dims[-1] and is_padded(call["key"].dims[2]):
+            raise NotProvable("a bias that is the same for all keys needs its gradient")
+        bias = call.sizes.filled(bias, range(bias.ndim - 1), 0)
+    with_mask = Call(call.op, {**call.given, "attn_bias": bias}, call.sizes, call.traced)
+    results = call.do(**filled, attn_bias=_bias(with_mask))
+    of = ["query", "key", "value", "attn_bias"]
+    return [
+        None if r is None or call[name] is None else call.sizes.sized(r, call[name].dims)
+        for r, name in zip(results, of, strict=True)
+    ]
+
+
+RULES: dict[Any, Any] = {
+    aten._scaled_dot_product_fused_attention_overrideable.default: attention,
+    aten._scaled_dot_product_fused_attention_overrideable_backward.default: attention_backward,
+}
