@@ -85,6 +85,8 @@ OF_FLOATS: dict[str, Callable[[Tensor], Any]] = {
     "expanded": lambda x: x.mean(1, keepdim=True).expand(x.shape).sum(1),
     "zeros": lambda x: (torch.zeros(x.shape[1], device=x.device) + x.sum((0, 2))).exp().sum(),
     "last places": lambda x: x[:, torch.tensor([-1, 0], device=x.device)],
+    "losses": lambda x: (F.mse_loss(x, x * 2), F.huber_loss(x, x + 1, reduction="sum")),
+    "a loss by logits": lambda x: F.binary_cross_entropy_with_logits(x, x.sigmoid()),
     "as it is": lambda x: (x, x + 1),
 }
 # Of t[3, n], places in a table of 9 rows.

@@ -63,3 +63,24 @@ def test_backward_sees_the_mask_of_forward() -> None:
 
     assert x.grad is not None
     assert x.grad.tolist() == y.tolist()
+
+
+def test_a_program_on_the_host_draws_by_normal() -> None:
+    compiled = torch.compile(lambda x: x + torch.normal(3.0, 0.5, (1000,)), backend="pjrt")
+    x = torch.zeros(1000)
+
+    torch.manual_seed(5)
+    first, second = compiled(x), compiled(x)
+    torch.manual_seed(5)
+    again = compiled(x)
+
+    assert first.tolist() == again.tolist()
+    assert first.tolist() != second.tolist()
+    assert abs(float(first.mean()) - 3) < 0.1
+    assert abs(float(first.std()) - 0.5) < 0.1
+
+
+def test_a_program_on_the_host_draws_by_normal_around_tensors() -> None:
+    compiled = torch.compile(lambda x: torch.normal(x, 0.001), backend="pjrt")
+
+    torch.testing.assert_close(compiled(torch.arange(5.0)), torch.arange(5.0), atol=0.1, rtol=0)

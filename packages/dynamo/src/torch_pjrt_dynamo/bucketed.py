@@ -138,6 +138,8 @@ class BucketedGraph(CompiledGraph):
         self.report = shapes_of_graphs.Shapes(name, [str(s) for s in self.symbols])
         shapes_of_graphs.known.append(self.report)
         self._dims = list(map(self._dims_of, self._traced))
+        # Arguments of whose dims only the call tells in which order their factors are.
+        self._unclear = [i for i, known in enumerate(self._dims) if known and None in known[0]]
         if self._sees_storage:
             self.refuse("it looks at the storage of a tensor")
         elif {s for value in self._traced for s in _symbols_of(value)} - set(self.symbols):
@@ -222,7 +224,7 @@ class BucketedGraph(CompiledGraph):
         for i, known in enumerate(self._dims):
             if known is not None:
                 values[i], looks[i], dims[i] = _padded_argument(args[i], *known, plan)
-        return values, (plan.key, *looks, *dims), dims
+        return values, (plan.key, *looks, *[dims[i] for i in self._unclear]), dims
 
     def _looked_at_those_without_room(self, args: list[Any]) -> tuple[list[Any], list[Any]]:
         there = [i for i, known in enumerate(self._dims) if known is None]

@@ -198,7 +198,7 @@ def _on_device(module: GraphModule) -> GraphModule:
             node.target, node.args = "to", (node.args[0], _DEVICE)
         elif _names_a_device(node):
             node.args = tuple("pjrt" if a == "cpu" else a for a in node.args)
-        elif node.target in _FACTORIES and node.kwargs.get("device") is None:
+        elif _is_factory(node) and node.kwargs.get("device") is None:
             node.kwargs = {**node.kwargs, "device": _DEVICE}
     moved.recompile()
     return moved
@@ -210,6 +210,13 @@ def _plain_tensors(module: GraphModule) -> list[tuple[str, torch.Tensor]]:
 
 def _device_of_argument(argument: Any) -> Any:
     return _DEVICE if argument == torch.device("cpu") else argument
+
+
+def _is_factory(node: torch.fx.Node) -> bool:
+    """Whether it makes a tensor of what is none. `torch.normal` does where it is told a size."""
+    if node.target is torch.normal:
+        return len(node.args) > 2 or "size" in node.kwargs
+    return node.target in _FACTORIES
 
 
 def _names_a_device(node: torch.fx.Node) -> bool:

@@ -8,7 +8,7 @@ without a rule, or a call that its rule does not cover, raises `NotProvable`: th
     dims        factors of a dim
     sized       tensors with room: how the room is filled
     arithmetic  sizes as numbers in arithmetic
-    pointwise, shapes, folds, products, attention, places, rows     the rules
+    pointwise, shapes, folds, products, attention, places, rows, losses     the rules
     rules       all of them
     run         a graph, node after node
 """

@@ -5,12 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from torch_pjrt_dynamo.padded import attention, folds, places, pointwise, products, rows, shapes
+from torch_pjrt_dynamo.padded import (
+    attention,
+    folds,
+    losses,
+    places,
+    pointwise,
+    products,
+    rows,
+    shapes,
+)
 from torch_pjrt_dynamo.padded.sized import Call
 
 _RULES: dict[Any, Callable[[Call], Any]] = {
     **attention.RULES,
     **folds.RULES,
+    **losses.RULES,
     **places.RULES,
     **products.RULES,
     **rows.RULES,
