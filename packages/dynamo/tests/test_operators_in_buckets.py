@@ -134,3 +134,22 @@ def test_it_is_right_and_padded_where_places_are_looked_up(name: str) -> None:
 
     shapes = torch_pjrt_dynamo.shapes()[-1]
     assert shapes.reason is None, shapes.reason
+
+
+@pytest.mark.parametrize("name", [name for name in OF_FLOATS if name != "truths"])
+def test_gradients_are_right(name: str) -> None:
+    function = OF_FLOATS[name]
+
+    def loss(x: Tensor) -> Tensor:
+        results = [y for y in leaves(function(x * 0.2)) if y.is_floating_point()]
+        return torch.stack([y.float().cos().sum() for y in results]).sum()
+
+    compiled = torch.compile(loss, backend="pjrt")
+    for n in (5, 7, 13):
+        x = floats(n).requires_grad_()
+        given = x.detach().to("pjrt").requires_grad_()
+        torch._dynamo.mark_dynamic(given, 1)
+        compiled(given).backward()
+        loss(x).backward()
+        assert given.grad is not None and x.grad is not None
+        torch.testing.assert_close(given.grad.cpu(), x.grad)

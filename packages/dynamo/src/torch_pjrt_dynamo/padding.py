@@ -12,6 +12,8 @@ import torch
 from torch_pjrt.graph.face import Face, contiguous_face, face_of
 from torch_pjrt.graph.tape import Uploaded, Value
 from torch_pjrt.observe.causes import because
+from torch_pjrt.observe.counters import counters
+from torch_pjrt.run import memory
 from torch_pjrt.run.client import client
 from torch_pjrt.tensor.buffer import wrap
 from torch_pjrt.tensor.roomy import in_order_of
@@ -85,6 +87,9 @@ def _padded_value(value: Value, tensor: torch.Tensor, shape: tuple[int, ...]) ->
     room[tuple(map(slice, host.shape))] = host
     face = contiguous_face(shape, value.face.dtype)
     array = client().put(room)
+    counters.uploads += 1
+    counters.uploaded_bytes += room.nbytes
+    memory.uploaded(room.nbytes)
     made: Value = Value.of_array(face, array)
     if isinstance(value, Uploaded):
         made = Uploaded.of_array(face, array)
