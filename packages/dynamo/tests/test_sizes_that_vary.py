@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+import torch_pjrt
 import torch_pjrt_dynamo
 from torch_pjrt.errors import SettingError
 
@@ -246,3 +247,15 @@ def test_an_argument_that_is_written_to_is_not_padded() -> None:
         x = torch.ones(n, device="pjrt")
         assert compiled(x).item() == 2 * n
         assert x.tolist() == [2.0] * n
+
+
+def test_a_captured_step_is_not_padded() -> None:
+    compiled = torch.compile(lambda x: (x * 2).sum(), backend="pjrt", dynamic=True)
+    step = torch_pjrt.capture(lambda x: compiled(x))
+
+    for n in (5, 6):
+        for i in range(8):
+            x = torch.arange(float(n)) + i
+            assert float(step(x.to("pjrt"))) == 2 * float(x.sum())
+
+    assert step.replays > 0

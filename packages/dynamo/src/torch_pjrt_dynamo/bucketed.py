@@ -16,6 +16,7 @@ from torch.fx import GraphModule
 
 from torch_pjrt.graph.face import Face, contiguous_face
 from torch_pjrt.graph.tape import Value, state
+from torch_pjrt.run import sync
 from torch_pjrt.run.sync import cut
 from torch_pjrt.settings import settings
 from torch_pjrt.tensor import counts
@@ -161,7 +162,7 @@ class BucketedGraph(CompiledGraph):
         self.report.reason = self.report.reason or reason
 
     def __call__(self, args: list[Any]) -> list[Any]:
-        if self._parts is not None or self.report.reason is not None or counts.exact:
+        if self._parts is not None or self.report.reason is not None or _are_exact():
             return super().__call__(args)
         there = tuple(args[i] if d is None else args[i].shape[d] for i, d in self._places)
         plan = self._plans[there] if there in self._plans else self._planned(there)
@@ -249,6 +250,11 @@ class BucketedGraph(CompiledGraph):
         roomy_ = [(p, r) for p, r in enumerate(run.results) if isinstance(r, tuple) and p in fresh]
         numbers = [(p, r) for p, r in enumerate(run.results) if isinstance(r, sympy.Expr)]
         return Padded(recorded, roomy_, numbers)
+
+
+def _are_exact() -> bool:
+    """Whether calls are not padded: all values are checked, or a step is captured, whose sizes are fixed."""
+    return counts.exact or bool(sync.listeners)
 
 
 def _sources(traced: Sequence[Any]) -> dict[Symbol, tuple[int, int | None]]:
