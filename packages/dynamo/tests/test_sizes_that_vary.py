@@ -251,7 +251,7 @@ def test_an_argument_that_is_written_to_is_not_padded() -> None:
 
 def test_a_captured_step_is_not_padded() -> None:
     compiled = torch.compile(lambda x: (x * 2).sum(), backend="pjrt", dynamic=True)
-    step = torch_pjrt.capture(lambda x: compiled(x))
+    step = torch_pjrt.capture(compiled)
 
     for n in (5, 6):
         for i in range(8):

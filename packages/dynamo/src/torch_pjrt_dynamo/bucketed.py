@@ -6,6 +6,7 @@ ordinary one, with a program for each size.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -37,7 +38,6 @@ from torch_pjrt_dynamo.padded.dims import (
     is_padded,
     monomial,
     packed,
-    size_of,
 )
 from torch_pjrt_dynamo.padded.dims import (
     room_of as room_of_factor,
@@ -139,6 +139,9 @@ class BucketedGraph(CompiledGraph):
         self.report = shapes_of_graphs.Shapes(name, [str(s) for s in self.symbols])
         shapes_of_graphs.known.append(self.report)
         self._dims = list(map(self._dims_of, self._traced))
+        self._without_room = [i for i, known in enumerate(self._dims) if known is None]
+        self._numbers = [i for i in self._without_room if _symbols_of(self._traced[i])]
+        self._places = [self._sources[s] for s in self.symbols]
         # Arguments of whose dims only the call tells in which order their factors are.
         self._unclear = [i for i, known in enumerate(self._dims) if known and None in known[0]]
         if self._sees_storage:
@@ -201,10 +204,6 @@ class BucketedGraph(CompiledGraph):
         n = len(next(iter(reversed(module.graph.nodes))).args[0])
         return BucketedGraph(module, name, buckets=self.buckets, n_users=n)
 
-    @property
-    def _places(self) -> list[tuple[int, int | None]]:
-        return [self._sources[s] for s in self.symbols]
-
     def _planned(self, there: tuple[int, ...]) -> Plan | None:
         rooms = list(map(self.buckets.room_for, there))
         plan = None
@@ -228,14 +227,13 @@ class BucketedGraph(CompiledGraph):
         return values, (plan.key, *looks, *[dims[i] for i in self._unclear]), dims
 
     def _looked_at_those_without_room(self, args: list[Any]) -> tuple[list[Any], list[Any]]:
-        there = [i for i, known in enumerate(self._dims) if known is None]
-        found, key = self._looked_at([args[i] for i in there])
+        found, key = self._looked_at([args[i] for i in self._without_room])
         values: list[Any] = [None] * len(args)
         looks: list[Any] = [None] * len(args)
-        for i, value, look in zip(there, found, key, strict=True):
+        for i, value, look in zip(self._without_room, found, key, strict=True):
             values[i], looks[i] = value, look
-            if _symbols_of(self._traced[i]):
-                looks[i] = int, 0  # which the symbol stands for
+        for i in self._numbers:
+            looks[i] = int, 0  # which the symbol stands for
         return values, looks
 
     def _recorded(self, key: Any, dims: list[Any], plan: Plan) -> Padded:
@@ -299,7 +297,7 @@ def _padded_argument(
     if None in known:
         raise NotProvable("an argument's dim is made of several that vary")
     dims = tuple(known)  # type: ignore[arg-type]
-    rooms = tuple(size_of(dim, plan.rooms) for dim in dims)
+    rooms = tuple(math.prod(room for room, _ in parts) for parts in plan.parts_of(dims))
     if is_counted(buffer_of(arg)):
         room = roomy(arg)
         if room is not None and room.face.shape == rooms and _is_only(dims, room.dim):
