@@ -40,9 +40,19 @@ class Far(Device):
     def targets(self):
         return ("far:2",)
 
+class Halving(Far):
+    name = "HALVING"
+
+    def compile_only_chips(self, target):
+        return super().compile_only_chips("far:2") if target == "halving:2" else None
+
+    def capabilities(self):
+        from torch_pjrt.plugin import Capabilities
+        return Capabilities(has_64_bits=False)
+
 @impl
 def torch_pjrt_devices():
-    return [Far()]
+    return [Far(), Halving()]
 """
 
 STEP = """
@@ -160,6 +170,37 @@ print(model.weight.grad.tolist(), optimizer.param_groups[0]["lr"])
     printed = python(STEP + code, **far).stdout.splitlines()
 
     assert printed == ["None", "[[2.0, 2.0, 2.0, 2.0]] 0.5"]
+
+
+def test_target_without_64_bit_types_gets_a_program_without_them_and_a_notice(
+    python: Run, far: dict[str, str]
+) -> None:
+    code = """
+import re, warnings
+
+def wide(x, y):
+    return step(x, y).double() + torch.rand((), device=x.device, dtype=torch.float64) + y.sum()
+
+def types_of(target):
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        found = torch_pjrt.compile_for(target, wide, x, y)
+    types = set(re.findall(r"tensor<(?:[0-9]+x)*(i64|f64|ui64)>", found.stablehlo))
+    return sorted(types), [str(w.message) for w in seen if "64-bit" in str(w.message)], found.argument_bytes
+
+(whole, silent, large), (none, notices, small) = types_of("far:2"), types_of("halving:2")
+print(whole, silent)
+print(none, notices[0].partition(":")[0], len(notices), small < large)
+kept = torch.tensor([2**40]).to("pjrt")
+print((kept + 1).tolist())
+"""
+    done = python(STEP + code, **far)
+
+    assert done.stdout.splitlines() == [
+        "['f64', 'i64', 'ui64'] []",
+        "[] The device `HALVING` has no 64-bit types 1 True",
+        "[1099511627777]",
+    ]
 
 
 def test_model_may_be_on_meta_and_a_module_is_called(python: Run, far: dict[str, str]) -> None:

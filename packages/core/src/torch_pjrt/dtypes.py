@@ -2,11 +2,13 @@
 
 64-bit types are real: arrays of them are made and compiled under JAX's scoped x64 switch, and the
 process's own JAX configuration is left alone. Two dtypes share an array's: complex32 is held as complex64.
-On a device without 64-bit types arrays have half the bits, and the switch is off.
+On a device without 64-bit types arrays have half the bits, and the switch is off; so it is for what a thread
+compiles for such a device elsewhere.
 """
 
 from __future__ import annotations
 
+import threading
 import warnings
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -60,9 +62,30 @@ _wide = True
 _lacking: dict[torch.dtype, str] = {}
 
 
+class _Elsewhere(threading.local):
+    """On this thread: whether the device that is compiled for has 64-bit types; None: the one at work."""
+
+    wide: bool | None = None
+
+
+_elsewhere = _Elsewhere()
+
+
 def x64() -> Any:
     """A context manager: JAX's x64 switch as the device needs it."""
-    return jax.enable_x64(True) if _wide else _narrow()
+    return jax.enable_x64(True) if are_wide() else _narrow()
+
+
+@contextmanager
+def as_on_a_device(*, has_64_bits: bool) -> Iterator[None]:
+    """While the block runs, dtypes on this thread are those of another device: one that is compiled for."""
+    if not has_64_bits:
+        _expect_halves()
+    _elsewhere.wide = has_64_bits
+    try:
+        yield
+    finally:
+        _elsewhere.wide = None
 
 
 @contextmanager
@@ -74,7 +97,16 @@ def _narrow() -> Iterator[None]:
 
 def are_wide() -> bool:
     """Whether the device has 64-bit types."""
-    return _wide
+    wide = _elsewhere.wide
+    return _wide if wide is None else wide
+
+
+def notice_of_halves(device: str) -> str:
+    """What a person is told of a device without 64-bit types."""
+    return (
+        f"The device `{device}` has no 64-bit types: int64, float64 and complex128 tensors keep "
+        "their dtype, and are held and computed in half the bits (docs/devices.md)."
+    )
 
 
 def fit_to(device: str, *, has_64_bits: bool, lacks: Collection[torch.dtype]) -> None:
@@ -82,21 +114,22 @@ def fit_to(device: str, *, has_64_bits: bool, lacks: Collection[torch.dtype]) ->
     global _wide
     _wide = has_64_bits
     if not has_64_bits:
-        _JAX.update(_HALVES)
-        # Rules name 64-bit dtypes, of which JAX then makes the narrower ones.
-        warnings.filterwarnings(
-            "ignore", "Explicitly requested dtype", UserWarning, module=r"torch_pjrt\."
-        )
-        for half in (torch.int32, torch.uint32, torch.float32, torch.complex64):
-            _TORCH[_JAX[half]] = half
+        _expect_halves()
     for dtype in lacks:
         _JAX.pop(dtype, None)
         _lacking[dtype] = device
 
 
+def _expect_halves() -> None:
+    """Rules name 64-bit dtypes, of which JAX then makes the narrower ones: no warning each time."""
+    warnings.filterwarnings(
+        "ignore", "Explicitly requested dtype", UserWarning, module=r"torch_pjrt\."
+    )
+
+
 def is_halved(dtype: torch.dtype) -> bool:
     """Whether arrays hold such a tensor in half the bits."""
-    return not _wide and dtype in _HALVES
+    return not are_wide() and dtype in _HALVES
 
 
 def halved(host: np.ndarray, dtype: torch.dtype) -> np.ndarray:
@@ -113,7 +146,7 @@ def halved(host: np.ndarray, dtype: torch.dtype) -> np.ndarray:
 
 def wrapped(n: int, dtype: np.dtype) -> np.ndarray:
     """A Python integer as one of `dtype`: it wraps around, as in C, but not where 32 bits stand for 64."""
-    if not _wide and not -(1 << 31) <= n < 1 << (32 if dtype.kind == "u" else 31):
+    if not are_wide() and not -(1 << 31) <= n < 1 << (32 if dtype.kind == "u" else 31):
         raise OverflowError(f"The device holds integers in 32 bits: {n} does not fit.")
     return np.asarray(n).astype(dtype)
 
@@ -126,11 +159,12 @@ def is_supported(dtype: torch.dtype) -> bool:
 def to_jax(dtype: torch.dtype) -> np.dtype:
     """The NumPy/JAX dtype of a PyTorch dtype; `TypeError` for one that no array can have."""
     try:
-        return _JAX[dtype]
+        whole = _JAX[dtype]
     except KeyError:
         if dtype in _lacking:
             raise TypeError(f"The device `{_lacking[dtype]}` has no {dtype}") from None
         raise TypeError(f"{dtype} has no XLA equivalent, so a pjrt tensor cannot have it") from None
+    return whole if are_wide() else _HALVES.get(dtype, whole)
 
 
 def to_torch(dtype: np.dtype | type) -> torch.dtype:

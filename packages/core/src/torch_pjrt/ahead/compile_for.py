@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -42,6 +43,9 @@ def compile_for(
     sharded         data parallelism: each tensor of `example_inputs` is spread over all chips of the
                     target by its first dim, parameters are on each. Else the program is for one chip.
 
+    What the target's device lacks, the program does without, as on the device itself: 64-bit types are
+    halved, with a warning.
+
     Tensors and optimizers are as before when it returns. Raises `UnknownDevice` for a target that no plugin
     knows, `DeviceFull` if the program needs more memory than a chip has, `CompileError` if the compiler
     refuses it otherwise, and `LoweringError` if the function needs the value of a tensor.
@@ -61,7 +65,10 @@ def compile_for(
             capabilities.donation is not False,
         )
         used = chips if sharded else chips[:1]
-        with acting_as(there), dtypes.x64():
+        wide = capabilities.has_64_bits
+        if not wide and dtypes.are_wide():
+            warnings.warn(dtypes.notice_of_halves(device.name), stacklevel=2)
+        with acting_as(there), dtypes.as_on_a_device(has_64_bits=wide), dtypes.x64():
             lowered = _lowered(there, ahead, used if sharded else None)
             text = stablehlo_of(lowered)
             compiled = _compiled(there, lowered, target)

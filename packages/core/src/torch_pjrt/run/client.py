@@ -212,11 +212,7 @@ def _fit_to(device: Device, capabilities: Capabilities) -> None:
     wide = capabilities.has_64_bits
     dtypes.fit_to(device.name, has_64_bits=wide, lacks=capabilities.lacks_dtypes)
     if not wide:
-        warnings.warn(
-            f"The device `{device.name}` has no 64-bit types: int64, float64 and complex128 tensors keep "
-            "their dtype, and are held and computed in half the bits (docs/devices.md).",
-            stacklevel=2,
-        )
+        warnings.warn(dtypes.notice_of_halves(device.name), stacklevel=2)
     if capabilities.operations is not None and "while" not in capabilities.operations:
         settings.roll_layers = "off"
 
