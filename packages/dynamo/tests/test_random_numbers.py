@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 
 def dropped(x: torch.Tensor) -> torch.Tensor:
@@ -84,3 +86,39 @@ def test_a_program_on_the_host_draws_by_normal_around_tensors() -> None:
     compiled = torch.compile(lambda x: torch.normal(x, 0.001), backend="pjrt")
 
     torch.testing.assert_close(compiled(torch.arange(5.0)), torch.arange(5.0), atol=0.1, rtol=0)
+
+
+def checkpointed(dropout: float) -> list[torch.Tensor]:
+    """A checkpointed attention and dropout compiled: the loss, and gradients."""
+    torch.manual_seed(3)
+    x = torch.randn(2, 2, 8, 4).to("pjrt").requires_grad_()
+
+    def layer(x: torch.Tensor) -> torch.Tensor:
+        mixed = nn.functional.scaled_dot_product_attention(x, x, x, dropout_p=dropout)
+        return nn.functional.dropout(mixed.sin(), dropout) if dropout else mixed.sin()
+
+    def loss_of(x: torch.Tensor) -> torch.Tensor:
+        return checkpoint(layer, x * 2, use_reentrant=False).square().sum()
+
+    loss = torch.compile(loss_of, backend="pjrt")(x)
+    loss.backward()
+    assert x.grad is not None
+    wanted = x.detach().requires_grad_()
+    torch.manual_seed(3)
+    torch.randn(2, 2, 8, 4)
+    return [loss.detach().cpu(), x.grad.cpu(), *_eager(loss_of, wanted)]
+
+
+def _eager(loss_of: Any, x: torch.Tensor) -> list[torch.Tensor]:
+    loss = loss_of(x)
+    loss.backward()
+    assert x.grad is not None
+    return [loss.detach().cpu(), x.grad.cpu()]
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.25])
+def test_checkpointed_parts_compute_again_with_the_numbers_of_forward(dropout: float) -> None:
+    loss, gradient, wanted_loss, wanted_gradient = checkpointed(dropout)
+
+    torch.testing.assert_close(loss, wanted_loss)
+    torch.testing.assert_close(gradient, wanted_gradient)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from functorch.compile import min_cut_rematerialization_partition
-from torch._functorch import config
+from torch._functorch import config, partitioners
+from torch._functorch.partitioners import must_recompute
 from torch.fx import GraphModule
+from torch.utils.checkpoint import CheckpointPolicy
 
 from torch_pjrt_dynamo.lines import name_of
 
@@ -58,7 +62,8 @@ def partitioner(budget: float) -> Callable[..., tuple[GraphModule, GraphModule]]
     def partition(
         joint: GraphModule, inputs: Sequence[Any], *, num_fwd_outputs: int, **how: Any
     ) -> tuple[GraphModule, GraphModule]:
-        with config.patch(activation_memory_budget=budget):
+        _keep_what_is_drawn(joint)
+        with config.patch(activation_memory_budget=budget), _without_states_of_generators():
             forward, backward = min_cut_rematerialization_partition(
                 joint, inputs, num_fwd_outputs=num_fwd_outputs, **how
             )
@@ -69,6 +74,33 @@ def partitioner(budget: float) -> Callable[..., tuple[GraphModule, GraphModule]]
         return forward, backward
 
     return partition
+
+
+def _keep_what_is_drawn(joint: GraphModule) -> None:
+    """In checkpointed parts random numbers are drawn once and kept for backward, not drawn again.
+
+    PyTorch would save and restore the state of the generator around the operators, which a compiled graph
+    is only given.
+    """
+    for node in joint.graph.nodes:
+        if must_recompute(node) and _draws(node):
+            for kept in (node, *(user for user in node.users if user.target is operator.getitem)):
+                kept.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+
+
+def _draws(node: torch.fx.Node) -> bool:
+    """Whether it is random; attention without dropout only may be."""
+    if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
+        return False
+    schema = getattr(node.target, "_schema", None)
+    named = [a.name for a in schema.arguments] if schema is not None else []
+    given = {**dict(zip(named, node.args, strict=False)), **node.kwargs}
+    return "dropout_p" not in named or given.get("dropout_p", 0.0) != 0.0
+
+
+def _without_states_of_generators() -> Any:
+    """Has the partitioner take what is left to compute again for what it is: not random."""
+    return patch.object(partitioners, "has_recomputable_rng_ops", lambda _: False)
 
 
 def _is_made(node: Any) -> bool:
