@@ -20,7 +20,16 @@ from torch_pjrt.errors import LoweringError, MissingLowering, WrongLowering
 from torch_pjrt.graph.face import Face
 from torch_pjrt.graph.graph import Draw, Graph, Node, Number
 from torch_pjrt.graph.loop import ELEMENTS, STACK, LoopOp
-from torch_pjrt.graph.signature import READ, WRITE, FunctionOp, NumberSlot, Signature, Slot, filled
+from torch_pjrt.graph.signature import (
+    APART,
+    READ,
+    WRITE,
+    FunctionOp,
+    NumberSlot,
+    Signature,
+    Slot,
+    filled,
+)
 from torch_pjrt.lowering import bounds, complex32, window
 from torch_pjrt.lowering.table import Lowering, LoweringTable
 from torch_pjrt.observe.lines import are_in_programs
@@ -35,6 +44,7 @@ Array = jax.Array
 INTERNAL = {
     READ: lambda node, base, offset=None: _read(node.signature, base, offset),
     WRITE: lambda node, base, new, offset=None: _write(node.signature, base, new, offset),
+    APART: lambda node, x: lax.optimization_barrier(x),
     OUTSIDE: lambda node, places, before=None: bounds.outside(
         places, before, *node.signature.args[2:]
     ),

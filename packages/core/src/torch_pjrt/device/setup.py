@@ -7,6 +7,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from torch_pjrt.device import (
     autocast,
+    checkpoints,
     gradient_scaling,
     guard,
     loaders,
@@ -34,6 +35,7 @@ def set_up() -> None:
     autocast.install(client().device.autocast_rules())
     gradient_scaling.install()
     loaders.install()
+    checkpoints.install()
     matmul_precision.install()
     dlpack.install()
     if settings.trace_memory:

@@ -44,6 +44,8 @@ class InternalOp:
 
 
 READ, WRITE = InternalOp("pjrt.read"), InternalOp("pjrt.write")
+# What it is given; the compiler cannot tell, and so merges nothing across it.
+APART = InternalOp("pjrt.apart")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
