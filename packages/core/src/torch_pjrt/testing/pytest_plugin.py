@@ -26,6 +26,7 @@ _SOME = """
 SOME = _SOME.split()
 _KIND = "pjrt kind"
 _counts: Counter[tuple[str, str]] = Counter()
+_reasons: dict[tuple[str, str], None] = {}  # why tests of a kind were skipped, in order
 
 
 def pytest_addoption(parser: Any) -> None:
@@ -79,7 +80,10 @@ def pytest_runtest_logreport(report: Any) -> None:
         return
     for name, kind in report.user_properties:
         if name == _KIND:
-            _counts[kind, "known gap" if hasattr(report, "wasxfail") else report.outcome] += 1
+            known = hasattr(report, "wasxfail")
+            _counts[kind, "known gap" if known else report.outcome] += 1
+            if report.outcome == "skipped" and not known and isinstance(report.longrepr, tuple):
+                _reasons[kind, report.longrepr[2].removeprefix("Skipped: ")] = None
         if name == "ran on the host":
             _counts[kind, "on the host"] += 1
 
@@ -96,3 +100,5 @@ def pytest_terminal_summary(terminalreporter: Any, config: Any) -> None:
     for kind in kinds:
         row = "  ".join(f"{_counts[kind, o] or '':>11}" for o in outcomes)
         terminalreporter.write_line(f"{kind:{width}}  {row}")
+    for kind, reason in _reasons:
+        terminalreporter.write_line(f"{kind}: {reason}")

@@ -25,6 +25,22 @@ def test_writes_through_views_are_seen(pjrt_kind: File) -> None:
     torch.testing.assert_close(there.cpu(), here)
 
 
+def test_tensors_that_share_memory_see_each_others_writes(pjrt_kind: File) -> None:
+    pjrt_kind("aliasing")
+    there, here = (torch.arange(8.0).to(device) for device in ("pjrt", "cpu"))
+
+    for x in (there, here):
+        x.detach().add_(1)
+        x.data[2] = 9
+        torch.mul(x[:4], 2, out=x[4:])
+        x.view(torch.int32)[0] = 0
+        other = torch.empty(0, device=x.device).set_(x)
+        other.neg_()
+
+    assert there.untyped_storage().data_ptr() == there[1:].untyped_storage().data_ptr()
+    torch.testing.assert_close(there.cpu(), here)
+
+
 def test_training_step_reuses_memory_where_the_device_says_so(pjrt_kind: File) -> None:
     pjrt_kind("donation")
     from torch_pjrt.observe.counters import counters
@@ -55,6 +71,20 @@ def test_memory_grows_and_is_given_back(pjrt_kind: File) -> None:
 
     assert during - before >= 4 << 20
     assert torch.pjrt.memory_allocated() < during  # type: ignore[attr-defined]
+
+
+def test_peak_counts_what_is_gone_by_now(pjrt_kind: File) -> None:
+    pjrt_kind("memory")
+    torch.pjrt.reset_peak_memory_stats()  # type: ignore[attr-defined]
+    before = torch.pjrt.memory_allocated()  # type: ignore[attr-defined]
+
+    x = torch.ones(1 << 20).to("pjrt")
+    torch.pjrt.synchronize()  # type: ignore[attr-defined]
+    del x
+
+    assert torch.pjrt.max_memory_allocated() >= before + (4 << 20)  # type: ignore[attr-defined]
+    free, total = torch.pjrt.mem_get_info()  # type: ignore[attr-defined]
+    assert 0 < free <= total
 
 
 def test_threads_record_and_read_at_once(pjrt_kind: File) -> None:
