@@ -3,6 +3,7 @@
 from torch_pjrt.plugin.autocast import AutocastRules
 from torch_pjrt.plugin.capabilities import Capabilities
 from torch_pjrt.plugin.device import Device
+from torch_pjrt.plugin.processes import Processes
 from torch_pjrt.plugin.spec import impl
 
-__all__ = ["AutocastRules", "Capabilities", "Device", "impl"]
+__all__ = ["AutocastRules", "Capabilities", "Device", "Processes", "impl"]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch_pjrt.plugin.autocast import ACCELERATOR, AutocastRules
 from torch_pjrt.plugin.capabilities import Capabilities
+from torch_pjrt.plugin.processes import Processes, of_environment
 
 if TYPE_CHECKING:
     import jax
@@ -37,6 +38,15 @@ class Device(abc.ABC):
 
         Must not change JAX's own configuration or default backend: the process belongs to the user.
         """
+
+    def processes(self) -> Processes | None:
+        """The run of several processes that this one is part of; None if it is alone.
+
+        Called once, before `start`, which then lists the chips of this process: those of the others are
+        in the client's list of all (`chip.client.devices()`, each with its `process_index`). JAX's
+        variables (`plugin/processes.py`), unless a device knows better: from its cluster's own, say.
+        """
+        return of_environment()
 
     def capabilities(self) -> Capabilities:
         """What the device can do. Called once, after `start`.

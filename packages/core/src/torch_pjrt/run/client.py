@@ -22,6 +22,7 @@ from torch_pjrt.plugin.capabilities import Capabilities
 from torch_pjrt.plugin.device import Device
 from torch_pjrt.plugin.host import host
 from torch_pjrt.plugin.jax_backend import donates, let_donate
+from torch_pjrt.plugin.processes import join
 from torch_pjrt.settings import settings
 
 if TYPE_CHECKING:
@@ -190,6 +191,7 @@ def _start() -> Client:
 def _started(device: Device) -> Client:
     lowerings, passes = host().lowerings(device), host().passes(device)
     try:
+        join(device.processes())
         chips = device.start()
     except Exception as error:
         saw = f"{type(error).__name__}: {error}"
