@@ -13,6 +13,7 @@ import torch
 
 import torch_pjrt
 from torch_pjrt.errors import DeviceError, DeviceFull
+from torch_pjrt.plugin import jax_backend
 from torch_pjrt_tpu import probe
 from torch_pjrt_tpu.ahead import chips_of
 
@@ -32,6 +33,21 @@ def test_without_libtpu_the_error_says_what_to_install() -> None:
 
 def test_names_of_other_devices_mean_nothing_to_it() -> None:
     assert chips_of("h100") is None
+
+
+def test_library_that_another_process_uses_is_not_taken_for_an_unknown_topology(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def locked(*_: Any) -> Any:
+        raise RuntimeError("ABORTED: accessing libtpu multi-process lockfile")
+
+    for name in ("TPU_SKIP_MDS_QUERY", "ALLOW_MULTIPLE_LIBTPU_LOAD"):
+        monkeypatch.setenv(name, "1")
+    monkeypatch.setattr(probe, "libtpu", lambda: True)
+    monkeypatch.setattr(jax_backend, "compile_only_chips", locked)
+
+    with pytest.raises(DeviceError, match=r"Another process uses libtpu[^$]*hint: wait"):
+        chips_of("v5e:2x4")
 
 
 @needs_libtpu

@@ -28,11 +28,19 @@ def chips_of(target: str) -> Sequence[jax.Device] | None:  # pyright: ignore[rep
     if not probe.chips():
         # libtpu asks Google's metadata server what machine it is on, for half a minute each time.
         os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
+        # Several processes may compile at once: there are no chips that only one of them could have.
+        os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
     from torch_pjrt.plugin.jax_backend import compile_only_chips
 
     try:
         return compile_only_chips("tpu", target)
     except Exception as error:
+        if "lockfile" in str(error):
+            raise DeviceError(
+                "Another process uses libtpu, which takes one at a time.",
+                saw=str(error).strip().partition("\n")[0],
+                hint="wait until it has ended, or set ALLOW_MULTIPLE_LIBTPU_LOAD=1 in both",
+            ) from error
         raise DeviceError(
             f"libtpu knows no topology `{target}`.",
             saw=f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}",
