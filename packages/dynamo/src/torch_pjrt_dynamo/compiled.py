@@ -5,7 +5,8 @@ This is the path that every call takes, so it is written out: microseconds for e
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from itertools import repeat
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from torch.autograd.graph import increment_version
 
 from torch_pjrt.device.generator import generator
 from torch_pjrt.graph.face import Face, face_of
+from torch_pjrt.graph.signature import Signature
 from torch_pjrt.graph.tape import Tape, Value, current, state
 from torch_pjrt.run.sync import cut
 from torch_pjrt.run.watch import watched
@@ -28,7 +30,7 @@ from torch_pjrt.tensor.transfer import upload
 from torch_pjrt.tensor.view import content, store, value_of
 from torch_pjrt_dynamo.operators import CannotRecord
 from torch_pjrt_dynamo.parts import in_parts
-from torch_pjrt_dynamo.recording import Look, Recorded, record
+from torch_pjrt_dynamo.recording import Look, Recorded, Written, record
 
 aten = torch.ops.aten
 # They look at the whole storage of a tensor.
@@ -40,6 +42,8 @@ _SEES_STORAGE = frozenset(
         aten.as_strided_scatter.default,
     )
 )
+
+_storage_of = torch._C.TensorBase.untyped_storage
 
 
 class CompiledGraph:
@@ -70,14 +74,14 @@ class CompiledGraph:
         if len(tape.values) > settings.tape_bound:
             cut(tape)
         try:
-            buffers = [arg.untyped_storage().buffer for arg in args]
-        except AttributeError:  # a number, or a tensor of the host
+            buffers = [storage.buffer for storage in map(_storage_of, args)]
+        except (AttributeError, TypeError):  # a tensor of the host, or a number
             pass
         else:
             if True not in [b.viewed for b in buffers]:
                 plain = self._plain.get(tuple([b.face for b in buffers]))
                 if plain is not None:
-                    return called(plain, args, [b.value for b in buffers])
+                    return called(plain, args, [b.value for b in buffers], buffers)
         values, known = self._looked_at(args)
         found = self.recorded.get(known)
         if found is None:
@@ -145,18 +149,20 @@ def _with_storage(arg: torch.Tensor, buffer: Buffer) -> tuple[Any, Any]:
     return content(buffer), (Look, Look(face, buffer.face, offset))
 
 
-def called(recorded: Recorded, args: list[Any], values: list[Any]) -> list[Any]:
-    """Append the node, and make what the call returns."""
+def called(
+    recorded: Recorded, args: list[Any], values: list[Any], buffers: list[Buffer] | None = None
+) -> list[Any]:
+    """Append the node, and make what the call returns. `buffers` are those of the arguments, where all have one."""
     results = recorded.template.copy()
     signature = recorded.signature
     if signature is None:
         made: list[Any] = []
     else:
-        inputs = [values[i] for i in recorded.used]
-        inputs += recorded.constants
-        made = _appended(signature, inputs)
+        inputs = values if recorded.uses_all else [values[i] for i in recorded.used]
+        inputs = [*inputs, *recorded.constants]
+        made = _appended(recorded, signature, inputs)
     if recorded.written:
-        _write(recorded.written, args, values, made)
+        _write(recorded.written, args, values, made, buffers)
     for place, i, face in recorded.fresh:
         if face.plain:
             tensor = create_empty_tensor(face.shape, face.dtype)
@@ -181,21 +187,29 @@ def called(recorded: Recorded, args: list[Any], values: list[Any]) -> list[Any]:
     return results
 
 
-def _appended(signature: Any, inputs: list[Value]) -> list[Value]:
+def _appended(recorded: Recorded, signature: Signature, inputs: list[Value]) -> list[Value]:
     """Append one node; the values that it makes."""
     outs = signature.outs
     while True:
         tape = state.tape
         if tape.closed:
             tape = current()
-        code = _numbered(tape, signature.number, inputs)
+        # Where nothing is pending here, no other thread wants to run this tape.
+        is_first = not tape.values and not tape.inputs and not [v for v in inputs if v.array is None]
+        if is_first:
+            code = recorded.code
+        else:
+            code = _numbered(tape, signature.number, inputs)
         if signature.random:
-            code += generator.draw(tape, signature.op.n_draws)
+            code = [*code, *generator.draw(tape, signature.op.n_draws)]  # type: ignore[attr-defined]
         first = len(tape.values)
-        made = [Value(face, number, tape) for number, face in enumerate(outs, first)]
+        made = list(map(Value, outs, range(first, first + len(outs)), repeat(tape)))
         if tape.closed:  # by another thread, just now
             continue
         # From here on nothing is called, so that an interrupt (Ctrl-C) comes before or after.
+        if is_first:
+            tape.inputs += inputs
+            tape.unnumbered = True
         tape.code += code
         tape.values += made
         tape.n_further += len(made) - 1
@@ -204,19 +218,9 @@ def _appended(signature: Any, inputs: list[Value]) -> list[Value]:
 
 def _numbered(tape: Tape, number: int, inputs: list[Value]) -> list[int]:
     """The node's code: what `Tape.take` gives for each input, written out for those that are there."""
+    if tape.unnumbered:
+        tape.number_first()
     taken, known = tape.inputs, tape._numbers
-    if not taken and not tape.values and len(inputs) > 8:
-        # Nothing is pending here, so that no other thread wants to run this tape.
-        names = list(map(id, inputs))
-        pending = [v for v in inputs if v.array is None]
-        if len(set(names)) == len(names) and not pending:
-            numbers = range(-1, -len(inputs) - 1, -1)
-            known.update(zip(names, numbers, strict=True))
-            taken += inputs
-            for value, n in zip(inputs, numbers, strict=True):
-                value.tape = tape
-                value.number = n
-            return [number, *numbers]
     code = [number]
     append = code.append
     for value in inputs:
@@ -241,18 +245,28 @@ def _numbered(tape: Tape, number: int, inputs: list[Value]) -> list[int]:
 
 
 def _write(
-    written: list[tuple[int, int]], args: list[Any], values: list[Any], made: list[Value]
+    written: list[Written],
+    args: list[Any],
+    values: list[Any],
+    made: list[Value],
+    buffers: Mapping[int, Any] | Sequence[Any] | None,
 ) -> None:
     """Put results into arguments: what `store` does, written out for those that look like their buffer."""
-    for argument, i in written:
-        target, new, old = args[argument], made[i], values[argument]
-        buffer = getattr(target.untyped_storage(), "buffer", None)
+    if buffers is None:
+        buffers = {
+            n: getattr(args[n].untyped_storage(), "buffer", None) for n, _, _ in written
+        }
+    for argument, i, origin in written:
+        new, old, buffer = made[i], values[argument], buffers[argument]
         if buffer is None:  # a tensor of the host
-            target.copy_(wrap_sized(new, new.face))
+            args[argument].copy_(wrap_sized(new, new.face))
         elif buffer.viewed or buffer.value is not old:
-            store(target, new)
+            store(args[argument], new)
         else:
-            if old.tape is new.tape and new.origin is None:
-                new.origin = old.number if old.number < 0 else old.origin
+            if new.origin is None:
+                if new.tape.unnumbered:
+                    new.origin = origin
+                elif old.tape is new.tape:
+                    new.origin = old.number if old.number < 0 else old.origin
             buffer.value = new
-    increment_version([args[argument] for argument, _ in written])
+    increment_version([args[argument] for argument, _, _ in written])

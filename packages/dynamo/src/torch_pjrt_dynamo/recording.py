@@ -48,12 +48,17 @@ class Look:
     offset: int = 0
 
 
+Written = tuple[int, int, int | None]
+
+
 @dataclass(slots=True)
 class Recorded:
     """What a call appends, and what it returns.
 
     signature   of the one node; None if there is nothing to compute.
     used        which arguments the node reads, in order.
+    uses_all    they are all, in their own order.
+    code        of the node, where it is the first of a tape: its inputs are numbered -1, -2, ...
     constants   what it reads after them: tensors of the host that the graph holds, on the device since.
     template    the results: those that are numbers or None, and room for the others.
     fresh       (place in the template, result of the node, its face): new tensors.
@@ -61,7 +66,8 @@ class Recorded:
     views       (place, argument, shape, strides, offset within the argument): views of arguments.
     bases       (result of the node, its face): new storages that several results share, and
     shared      (place, base, shape, strides, offset): those.
-    written     (argument, result of the node): arguments that the graph writes to.
+    written     (argument, result of the node, number of the argument among the node's inputs: -1, -2, ...; None
+                where it is none of them): arguments that the graph writes to.
     refusals    what the node watches for, where it does: its last result says what was found.
     """
 
@@ -74,8 +80,10 @@ class Recorded:
     views: list[tuple[int, int, Any, Any, int]] = field(default_factory=list)
     bases: list[tuple[int, Face]] = field(default_factory=list)
     shared: list[tuple[int, int, Any, Any, int]] = field(default_factory=list)
-    written: list[tuple[int, int]] = field(default_factory=list)
+    written: list[Written] = field(default_factory=list)
     refusals: list[Refusal] = field(default_factory=list)
+    uses_all: bool = False
+    code: list[int] = field(default_factory=list)
 
 
 def record(
@@ -272,7 +280,7 @@ class _Results:
         }
         for n, i in enumerate(self.inputs):
             if isinstance(i, _Input) and buffer_of(i.tensor).value is not i.value:
-                made.written.append((n, self.result_of(value_of(i.tensor))))
+                made.written.append((n, self.result_of(value_of(i.tensor)), None))
         owners: dict[int, list[int]] = {}
         for place, result in enumerate(self.results):
             if not is_pjrt(result):
@@ -341,9 +349,13 @@ class _Results:
         graph, used = _with_used_inputs(graph_of(self.scratch, numbers))
         by_input = [n for n, i in enumerate(self.inputs) if isinstance(i, _Input)]
         made.used = [by_input[i] for i in used if i < len(by_input)]
+        made.uses_all = made.used == list(range(len(self.inputs)))
+        numbers_of = {argument: -n for n, argument in enumerate(made.used, 1)}
+        made.written = [(n, result, numbers_of.get(n)) for n, result, _ in made.written]
         made.constants = [self.scratch.inputs[i] for i in used if i >= len(by_input)]
         assert all(value.array is not None for value in made.constants)
         made.signature = signature_of(name, graph, self.scratch.n_draws)
+        made.code = [made.signature.number, *range(-1, -len(used) - 1, -1)]
 
 
 def _looks(tensor: torch.Tensor) -> Any:

@@ -86,7 +86,9 @@ class Program:
 
     def run(self, tape: Tape, reusable: Mapping[int, int]) -> Sequence[jax.Array]:
         """Launch it on the tape's inputs. An input that is donated but still held is copied first."""
-        kept = frozenset([-n - 1 for n in self.donated if n not in reusable])
+        kept: Collection[int] = ()
+        if self.donated != tuple(reusable):
+            kept = frozenset([-n - 1 for n in self.donated if n not in reusable])
         arrays: list[Any] = [value.array for value in tape.inputs]
         counters.operators += len(self.recorded.nodes)
         return self.launch(arrays, self.plan.arguments(tape), kept, tape.inputs)
@@ -205,9 +207,9 @@ _entries: dict[Any, Entry] = {}
 
 
 def program_for(
-    tape: Tape, live: tuple[int, ...], reusable: Mapping[int, int], cause: str
+    tape: Tape, live: tuple[int, ...], reusable: Mapping[int, int], cause: object
 ) -> Program:
-    """The program of this tape, from the cache or compiled now; `cause` is that of the sync.
+    """The program of this tape, from the cache or compiled now; `cause` says as text why there is a sync.
 
     Raises `TooManyPrograms` where one that is not known would be one too many.
     """
@@ -240,7 +242,7 @@ def program_for(
     if program is None:
         _make_room()
         _entries[key] = entry
-        with compiling(tape, key, donated, entry.plan.changing, cause) as compilation:
+        with compiling(tape, key, donated, entry.plan.changing, str(cause)) as compilation:
             program = _compiled(tape, live, reusable, entry.plan)
         program.compilation = compilation
         entry.variants[donated] = program

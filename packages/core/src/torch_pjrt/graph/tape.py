@@ -20,6 +20,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable
+from itertools import count
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from torch_pjrt.errors import LostValue
@@ -83,6 +84,8 @@ class Tape:
     watches on a nested tape: places out of range are watched for all the same, by who records on it.
     closed  it is being run, or was: nothing is appended any more.
     kept    what must live until the program is made: functions that recorded operators stand for.
+    unnumbered   the first node has taken its inputs at once: they do not know of their numbers, -1, -2, ...,
+            before the next node asks for one. Most programs of compiled graphs have no next.
     failure what its program failed with, in a line; the values it did not make are lost.
     """
 
@@ -100,6 +103,7 @@ class Tape:
         "n_draws",
         "n_further",
         "nested",
+        "unnumbered",
         "values",
         "watches",
     )
@@ -118,6 +122,7 @@ class Tape:
         self.nested = nested
         self.watches = watches
         self.closed = False
+        self.unnumbered = False
         # The numbers of the inputs by their ids: another thread's tape may have numbered them since.
         self._numbers: dict[int, int] = {}
         self.kept: list[Any] = []
@@ -131,6 +136,8 @@ class Tape:
         """
         if value.array is None and not self.nested:
             _compute(value)
+        if self.unnumbered:
+            self.number_first()
         number = self._numbers.get(id(value))
         if self.closed:
             return 0
@@ -141,6 +148,14 @@ class Tape:
         value.tape = self
         value.number = number
         return number
+
+    def number_first(self) -> None:
+        """Have the inputs of the first node know of their numbers."""
+        self._numbers.update(zip(map(id, self.inputs), count(-1, -1), strict=False))
+        for value in self.inputs:
+            value.tape = self
+            value.number = self._numbers[id(value)]
+        self.unnumbered = False
 
     def drop_inputs(self, first: int) -> None:
         """Forget the inputs from the one at `first` on: no node reads them."""
@@ -160,8 +175,8 @@ class Tape:
         """Forget the reads that were recorded since `before`, if that is all and nobody holds any of them."""
         if self.lengths()[3:] != before[3:]:
             return
-        count = sys.getrefcount
-        counts = [count(v) for v in self.values[before[1] :]]
+        references = sys.getrefcount
+        counts = [references(v) for v in self.values[before[1] :]]
         # `closed` comes last: between it and the deletions no other thread has its turn.
         if max(counts, default=0) <= _ALONE and not self.closed:
             del self.code[before[0] :]

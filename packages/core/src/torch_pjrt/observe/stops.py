@@ -8,6 +8,7 @@ from torch_pjrt.observe.causes import READING, cause_and_place
 from torch_pjrt.observe.lines import Line
 from torch_pjrt.observe.log import tell
 from torch_pjrt.observe.spots import UNKNOWN, line_at, shown
+from torch_pjrt.settings import settings
 
 _MOST = 500
 _ELSEWHERE = "others, at more lines than are listed"
@@ -52,7 +53,8 @@ def syncing(cause: str, pending: int) -> Stop:
     """The stop of a sync that runs now, with `pending` values on the tape; logged."""
     here = stop(cause)
     here.syncs += 1
-    tell("sync", f"sync because of {here}; {pending} values were recorded")
+    if "sync" in settings.log:  # else the text is not made: that takes as long as a small sync
+        tell("sync", f"sync because of {here}; {pending} values were recorded")
     return here
 
 

@@ -11,7 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch_pjrt.compile.programs import program_for
 from torch_pjrt.errors import DeviceFull, LoweringError, TooManyPrograms
@@ -86,7 +86,7 @@ def _sync(tape: Tape, cause: str) -> None:
     before = counters.sync_s
     try:
         with counters.timed("sync_s"):
-            _run(tape, str(here))
+            _run(tape, here)
     finally:
         here.seconds += counters.sync_s - before
 
@@ -124,7 +124,7 @@ def materialize(value: Value) -> None:
     look()
 
 
-def _run(tape: Tape, cause: str) -> None:
+def _run(tape: Tape, cause: object) -> None:
     client()  # raises in a forked process, in which a launch would end it
     tape.closed = True
     found = None
@@ -156,7 +156,7 @@ def _run(tape: Tape, cause: str) -> None:
         raise found
 
 
-def _launch(tape: Tape, live: tuple[int, ...], reusable: dict[int, int], cause: str) -> None:
+def _launch(tape: Tape, live: tuple[int, ...], reusable: dict[int, int], cause: object) -> None:
     program = program_for(tape, live, reusable, cause)
     arrays = program.run(tape, reusable)
     values = tape.values
@@ -238,24 +238,14 @@ def reusable_inputs(tape: Tape, live: Sequence[int]) -> dict[int, int]:
     Their memory is donated to the program. Shape and dtype agree, since both filled one buffer.
     """
     values, inputs = tape.values, tape.inputs
-    heirs: dict[int, int] = {}
-    for number in live:
-        value = values[number]
-        if value.origin is not None:
-            heirs.setdefault(value.origin, number)
-    del value
+    heirs: dict[Any, int] = {values[number].origin: number for number in reversed(live)}
+    heirs.pop(None, None)
+    count, alone = sys.getrefcount, _ALONE_IN_LIST
     return {
-        origin: heir
-        for origin, heir in sorted(heirs.items(), reverse=True)
-        if _is_held_by_tape_only(inputs, -origin - 1)
+        origin: heirs[origin]
+        for origin in sorted(heirs, reverse=True)
+        if count(inputs[-origin - 1]) <= alone and count(inputs[-origin - 1].array) <= alone
     }
-
-
-def _is_held_by_tape_only(inputs: list[Value], index: int) -> bool:
-    return (
-        sys.getrefcount(inputs[index]) <= _ALONE_IN_LIST
-        and sys.getrefcount(inputs[index].array) <= _ALONE_IN_LIST
-    )
 
 
 def _alone_in_list() -> int:
