@@ -152,7 +152,10 @@ def _with_storage(arg: torch.Tensor, buffer: Buffer) -> tuple[Any, Any]:
 def called(
     recorded: Recorded, args: list[Any], values: list[Any], buffers: list[Buffer] | None = None
 ) -> list[Any]:
-    """Append the node, and make what the call returns. `buffers` are those of the arguments, where all have one."""
+    """Append the node, and make what the call returns.
+
+    `buffers` are those of the arguments, where each has one that looks like it.
+    """
     results = recorded.template.copy()
     signature = recorded.signature
     if signature is None:
@@ -195,7 +198,9 @@ def _appended(recorded: Recorded, signature: Signature, inputs: list[Value]) -> 
         if tape.closed:
             tape = current()
         # Where nothing is pending here, no other thread wants to run this tape.
-        is_first = not tape.values and not tape.inputs and not [v for v in inputs if v.array is None]
+        is_first = (
+            not tape.values and not tape.inputs and not [v for v in inputs if v.array is None]
+        )
         if is_first:
             code = recorded.code
         else:
@@ -253,9 +258,7 @@ def _write(
 ) -> None:
     """Put results into arguments: what `store` does, written out for those that look like their buffer."""
     if buffers is None:
-        buffers = {
-            n: getattr(args[n].untyped_storage(), "buffer", None) for n, _, _ in written
-        }
+        buffers = {n: getattr(args[n].untyped_storage(), "buffer", None) for n, _, _ in written}
     for argument, i, origin in written:
         new, old, buffer = made[i], values[argument], buffers[argument]
         if buffer is None:  # a tensor of the host

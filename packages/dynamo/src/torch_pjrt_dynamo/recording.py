@@ -66,8 +66,8 @@ class Recorded:
     views       (place, argument, shape, strides, offset within the argument): views of arguments.
     bases       (result of the node, its face): new storages that several results share, and
     shared      (place, base, shape, strides, offset): those.
-    written     (argument, result of the node, number of the argument among the node's inputs: -1, -2, ...; None
-                where it is none of them): arguments that the graph writes to.
+    written     (argument, result of the node, origin): arguments that the graph writes to; the origin is the
+                argument's number among the node's inputs: -1, -2, ..., or None where it is none of them.
     refusals    what the node watches for, where it does: its last result says what was found.
     """
 

@@ -142,6 +142,8 @@ class NumberPlan:
 
     def fits(self, tape: Tape) -> bool:
         """Whether the constants are those of this tape."""
+        if not tape.floats and not tape.ints:
+            return self.constants == (b"", ())
         return self._constants(tape) == self.constants
 
     def widened(self, tape: Tape, first: Tape | NumberHistory) -> NumberPlan:
@@ -164,6 +166,8 @@ class NumberPlan:
 
     def arguments(self, tape: Tape) -> list[np.ndarray]:
         """The program's last arguments: integers (seeds, offsets, changing ints), then floats."""
+        if not tape.draws and not tape.floats and not tape.ints:
+            return []
         return self.arguments_of([n for draw in tape.draws for n in draw], tape.ints, tape.floats)
 
     def arguments_of(

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
+from typing import Any
 
 from torch_pjrt.observe import phases
 
@@ -42,24 +41,37 @@ class Counters:
     download_s: float = 0.0
     fallback_s: float = 0.0
 
-    @contextmanager
-    def timed(self, name: str) -> Iterator[None]:
-        """Add the time that the block takes to the counter `name`."""
-        start = time.perf_counter()
-        try:
-            if phases.is_watched():
-                with phases.phase(name):
-                    yield
-            else:
-                yield
-        finally:
-            setattr(self, name, getattr(self, name) + time.perf_counter() - start)
+    def timed(self, name: str) -> _Timing:
+        """A context manager: adds the time that the block takes to the counter `name`."""
+        return _Timing(self, name)
 
     def reset(self) -> None:
         """All counters back to zero."""
         fresh = Counters()
         for f in fields(self):
             setattr(self, f.name, getattr(fresh, f.name))
+
+
+class _Timing:
+    """A block whose time is added to a counter, and which profilers see, where there are any."""
+
+    __slots__ = ("counters", "name", "phase", "start")
+
+    def __init__(self, counters: Counters, name: str) -> None:
+        self.counters = counters
+        self.name = name
+
+    def __enter__(self) -> None:
+        self.start = time.perf_counter()
+        self.phase = phases.phase(self.name) if phases.is_watched() else None
+        if self.phase is not None:
+            self.phase.__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        if self.phase is not None:
+            self.phase.__exit__(*error)
+        taken = time.perf_counter() - self.start
+        setattr(self.counters, self.name, getattr(self.counters, self.name) + taken)
 
 
 counters = Counters()

@@ -11,6 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from torch_pjrt.compile.programs import program_for
@@ -240,17 +241,17 @@ def reusable_inputs(tape: Tape, live: Sequence[int]) -> dict[int, int]:
     values, inputs = tape.values, tape.inputs
     heirs: dict[Any, int] = {values[number].origin: number for number in reversed(live)}
     heirs.pop(None, None)
-    count, alone = sys.getrefcount, _ALONE_IN_LIST
+    if not heirs:
+        return {}
+    of_values = list(map(sys.getrefcount, inputs))
+    of_arrays = list(map(sys.getrefcount, map(_array_of, inputs)))
     return {
         origin: heirs[origin]
         for origin in sorted(heirs, reverse=True)
-        if count(inputs[-origin - 1]) <= alone and count(inputs[-origin - 1].array) <= alone
+        if of_values[~origin] <= _ALONE_IN_MAP and of_arrays[~origin] <= _ALONE_IN_MAP
     }
 
 
-def _alone_in_list() -> int:
-    items = [object()]
-    return sys.getrefcount(items[0])
-
-
-_ALONE_IN_LIST = _alone_in_list()
+_array_of = attrgetter("array")
+# The reference count that `reusable_inputs` sees for what only one list, or one value, holds.
+[_ALONE_IN_MAP] = map(sys.getrefcount, [object()])
