@@ -18,6 +18,7 @@ TorchPjrtError
 ├── NonFiniteValue (RuntimeError)       an operator made a NaN or an infinity, and `check_nans()` is on
 ├── TooManyPrograms (RuntimeError)      one more program would be more than `max_programs`
 ├── CaptureError (RuntimeError)         a captured step cannot be replayed as it was recorded
+├── DonatedTensor (RuntimeError)        a tensor is used whose memory was given to a compiled function
 ├── LostValue (RuntimeError)            the program that would have made a tensor's value failed
 ├── UnsupportedError (NotImplementedError)      PyTorch offers it, a Python backend cannot
 └── SettingError (ValueError)           an environment variable has a value we cannot read
@@ -120,6 +121,10 @@ class TooManyPrograms(TorchPjrtError, RuntimeError):
 
 class CaptureError(TorchPjrtError, RuntimeError):
     """A step that was given to `torch_pjrt.capture` does what a replay would not do."""
+
+
+class DonatedTensor(TorchPjrtError, RuntimeError):
+    """A tensor is used that a compiled function with the option `donate` has taken as its argument."""
 
 
 class LostValue(TorchPjrtError, RuntimeError):

@@ -125,10 +125,11 @@ class BucketedGraph(CompiledGraph):
         name: str,
         *,
         apart: bool = False,
+        precision: str | None = None,
         buckets: Buckets,
         n_users: int,
     ) -> None:
-        super().__init__(module, name, apart=apart)
+        super().__init__(module, name, apart=apart, precision=precision)
         self.buckets = buckets
         self.n_users = n_users
         self.padded: dict[Any, Padded] = {}
@@ -200,9 +201,10 @@ class BucketedGraph(CompiledGraph):
 
     def part(self, module: GraphModule, name: str) -> CompiledGraph:
         if not varies(module):
-            return CompiledGraph(module, name)
+            return super().part(module, name)
         n = len(next(iter(reversed(module.graph.nodes))).args[0])
-        return BucketedGraph(module, name, buckets=self.buckets, n_users=n)
+        how: Any = {"apart": self.apart, "precision": self.precision}
+        return BucketedGraph(module, name, buckets=self.buckets, n_users=n, **how)
 
     def _planned(self, there: tuple[int, ...]) -> Plan | None:
         rooms = list(map(self.buckets.room_for, there))
@@ -241,7 +243,8 @@ class BucketedGraph(CompiledGraph):
         arguments = [Look(x) if x.__class__ is Face else x[1] for x in looks]
         arguments += [Look(contiguous_face((), torch.int64))] * len(self.symbols)
         run = PaddedRun(dims, self.symbols, plan.rooms, self.n_users)
-        recorded = record(self.module, arguments, self.name, apart=self.apart, run=run)
+        how: Any = {"apart": self.apart, "precision": self.precision}
+        recorded = record(self.module, arguments, self.name, run=run, **how)
         _check(recorded, dims, run.results)
         self.report.buckets.add(plan.key)
         fresh = {place for place, _, _ in recorded.fresh}

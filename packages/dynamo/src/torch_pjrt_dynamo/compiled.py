@@ -52,12 +52,21 @@ class CompiledGraph:
     module   the graph.
     name     what it is called in reports.
     apart    nothing in it is merged with what other graphs of the program compute.
+    precision   of its products of float32, by PyTorch's name; None for the one in force when they run.
     """
 
-    def __init__(self, module: torch.fx.GraphModule, name: str, *, apart: bool = False) -> None:
+    def __init__(
+        self,
+        module: torch.fx.GraphModule,
+        name: str,
+        *,
+        apart: bool = False,
+        precision: str | None = None,
+    ) -> None:
         self.module = module
         self.name = name
         self.apart = apart
+        self.precision = precision
         self._boxed_call = (
             True  # AOTAutograd asks for it; its wrappers copy what is in the `__dict__`
         )
@@ -98,7 +107,7 @@ class CompiledGraph:
 
     def part(self, module: torch.fx.GraphModule, name: str) -> CompiledGraph:
         """A part of the graph, compiled."""
-        return CompiledGraph(module, name)
+        return CompiledGraph(module, name, apart=self.apart, precision=self.precision)
 
     def _looked_at(self, args: list[Any]) -> tuple[list[Any], tuple[Any, ...]]:
         """Of each argument its value, and what it looks like."""
@@ -124,7 +133,9 @@ class CompiledGraph:
     def _record(self, key: tuple[Any, ...]) -> Recorded:
         looks = [Look(x) if x.__class__ is Face else x for x in key]
         looks = [x if isinstance(x, Look) else x[1] for x in looks]
-        found = self.recorded[key] = record(self.module, looks, self.name, apart=self.apart)
+        found = self.recorded[key] = record(
+            self.module, looks, self.name, apart=self.apart, precision=self.precision
+        )
         if not self._sees_storage and all(x.__class__ is Face and not x.is_complex for x in key):
             self._plain[key] = found
         return found

@@ -10,12 +10,14 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 from torch._ops import HigherOrderOperator
 from torch.utils._python_dispatch import _disable_current_modes
 
+from torch_pjrt.compile.precision import with_precision
 from torch_pjrt.errors import LoweringError
 from torch_pjrt.graph.face import Face, face_of
 from torch_pjrt.graph.graph import Graph, graph_of
@@ -92,12 +94,13 @@ def record(
     name: str,
     *,
     apart: bool = False,
+    precision: str | None = None,
     run: Run | None = None,
 ) -> Recorded:
     """Record the graph; `arguments` are `Look`s for tensors, and numbers for numbers.
 
     `run` gives the results, if not as the nodes say. What is computed `apart` is computed again though
-    another part of the program has computed the same.
+    another part of the program has computed the same. Products of float32 have the `precision`, if it is given.
 
     Raises `CannotRecord`, which names the node at fault, where one needs the values of tensors.
     """
@@ -107,13 +110,13 @@ def record(
         with _onto(scratch):
             inputs = [_Input.of(scratch, a) if isinstance(a, Look) else a for a in arguments]
             tensors = [i.tensor if isinstance(i, _Input) else i for i in inputs]
-            run = run or _run
+            run = run or partial(_run, precision=precision)
             results = run(module, behind_barrier(tensors) if apart else tensors, code)
             traced = [
                 _traced_face(node, result)
                 for node, result in zip(_outputs(module), results, strict=True)
             ]
-            return _Results(scratch, inputs, results, traced).recorded(name)
+            return _Results(scratch, inputs, results, traced).recorded(name, precision)
     finally:
         watch_of(scratch)  # if it was not asked for
 
@@ -170,7 +173,9 @@ def _face_of(tensor: torch.Tensor) -> Face:
     return look_of(tensor)[0]
 
 
-def _run(module: torch.fx.GraphModule, tensors: Sequence[Any], code: LinedCode) -> list[Any]:
+def _run(
+    module: torch.fx.GraphModule, tensors: Sequence[Any], code: LinedCode, precision: str | None
+) -> list[Any]:
     """The graph's results. Intermediate tensors are let go of after their last use."""
     environment: dict[torch.fx.Node, Any] = {}
     given = iter(tensors)
@@ -184,15 +189,20 @@ def _run(module: torch.fx.GraphModule, tensors: Sequence[Any], code: LinedCode) 
             results = torch.fx.node.map_arg(node.args[0], environment.__getitem__)
             return list(results) if isinstance(results, (list, tuple)) else [results]
         with code.at(line_of(node)):
-            environment[node] = computed(module, node, environment)
+            environment[node] = computed(module, node, environment, precision)
         for used in node.all_input_nodes:
             if last_use[used] is node:
                 del environment[used]
     raise AssertionError("a graph without an output")
 
 
-def computed(module: torch.fx.GraphModule, node: torch.fx.Node, environment: Any) -> Any:
-    """The results of one node, whose inputs are in the environment."""
+def computed(
+    module: torch.fx.GraphModule,
+    node: torch.fx.Node,
+    environment: Any,
+    precision: str | None = None,
+) -> Any:
+    """The results of one node, whose inputs are in the environment; `precision` is for control flow in it."""
     args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), environment.__getitem__)
     if node.op == "get_attr":
         return _attribute(module, str(node.target))
@@ -200,7 +210,8 @@ def computed(module: torch.fx.GraphModule, node: torch.fx.Node, environment: Any
         raise AssertionError(f"{node.op} in a graph of operators")
     try:
         if isinstance(node.target, HigherOrderOperator):
-            return CONTROL[node.target.name()](_body, *args, **kwargs)
+            body = partial(_body, precision=precision)
+            return CONTROL[node.target.name()](body, *args, **kwargs)
         return recorded(node.target, args, kwargs)
     except CannotRecord:
         raise
@@ -208,19 +219,24 @@ def computed(module: torch.fx.GraphModule, node: torch.fx.Node, environment: Any
         raise CannotRecord(node, error) from error
 
 
-def _body(module: torch.fx.GraphModule, faces: Sequence[Face]) -> tuple[Graph, list[Value]]:
+def _body(
+    module: torch.fx.GraphModule, faces: Sequence[Face], *, precision: str | None = None
+) -> tuple[Graph, list[Value]]:
     """The graph of a body of control flow, and the constants that it reads after its inputs."""
     scratch = Tape(nested=True)
     scratch.code = code = LinedCode()
     with _onto(scratch):
         inputs = [_Input.of(scratch, Look(face)) for face in faces]
-        results = _run(module, [i.tensor for i in inputs], code)
+        results = _run(module, [i.tensor for i in inputs], code, precision)
         if scratch.n_draws:
             raise LoweringError("A body of control flow draws random numbers.")
         if not all(isinstance(r, torch.Tensor) for r in results):
             raise LoweringError("A body of control flow gives something that is no tensor.")
         outputs = [number_on(scratch, value_of(r)) for r in results]
-    return graph_of(scratch, outputs), scratch.inputs[len(inputs) :]
+    graph = graph_of(scratch, outputs)
+    if precision is not None:
+        graph = with_precision(graph, precision)
+    return graph, scratch.inputs[len(inputs) :]
 
 
 def _attribute(module: torch.fx.GraphModule, target: str) -> Any:
@@ -272,7 +288,7 @@ class _Results:
             self.wanted.append(value)
         return place
 
-    def recorded(self, name: str) -> Recorded:
+    def recorded(self, name: str, precision: str | None) -> Recorded:
         made = Recorded(None, [], [None] * len(self.results))
         tensors = {id(i.tensor): n for n, i in enumerate(self.inputs) if isinstance(i, _Input)}
         behind = {
@@ -293,7 +309,7 @@ class _Results:
                 owners.setdefault(id(buffer_of(result)), []).append(place)
         for places in owners.values():
             self.own(made, places)
-        self.finish(made, name)
+        self.finish(made, name, precision)
         return made
 
     def view(self, made: Recorded, place: int, argument: int, result: torch.Tensor) -> None:
@@ -337,7 +353,7 @@ class _Results:
             face = _face_of(torch.empty_like(face.meta()))
         made.fresh.append((place, self.result_of(value_of(result)), face))
 
-    def finish(self, made: Recorded, name: str) -> None:
+    def finish(self, made: Recorded, name: str, precision: str | None) -> None:
         """The signature of all that is wanted."""
         watch = watch_of(self.scratch)
         if watch is not None:
@@ -347,6 +363,8 @@ class _Results:
             return
         numbers = [number_on(self.scratch, value) for value in self.wanted]
         graph, used = _with_used_inputs(graph_of(self.scratch, numbers))
+        if precision is not None:
+            graph = with_precision(graph, precision)
         by_input = [n for n, i in enumerate(self.inputs) if isinstance(i, _Input)]
         made.used = [by_input[i] for i in used if i < len(by_input)]
         made.uses_all = made.used == list(range(len(self.inputs)))

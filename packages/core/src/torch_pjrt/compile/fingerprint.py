@@ -89,7 +89,17 @@ def _of_signature(signature: Signature) -> str:
     known = _signatures.get(signature.number)
     if known is None:
         s = signature
-        look = (s.op, s.args, s.kwargs, s.faces, s.outs, s.random, s.returns, s.dropped)
+        look = (
+            s.op,
+            s.args,
+            s.kwargs,
+            s.faces,
+            s.outs,
+            s.random,
+            s.returns,
+            s.dropped,
+            s.precision,
+        )
         known = hashlib.sha256(_written(look).encode()).hexdigest()[:32]
         _signatures[signature.number] = known
     return known

@@ -90,6 +90,7 @@ class Signature:
     random     the node draws random numbers: its code ends with the draw.
     returns    "tensor", "tuple" or "list": how PyTorch returns the results.
     expansion  the graph of simpler operators that stands for it, where it has no rule of its own.
+    precision  of products of float32 in it, by PyTorch's name; None for the one that is in force.
     """
 
     number: int
@@ -105,6 +106,7 @@ class Signature:
     dropped: tuple[
         bool | int, ...
     ] = ()  # for each result: False, True if it is None, or the number it is
+    precision: str | None = None
     _plain: bool = field(init=False)
 
     def __post_init__(self) -> None:
@@ -135,10 +137,11 @@ def intern(
     random: bool = False,
     returns: str = "tensor",
     dropped: tuple[bool | int, ...] = (),
+    precision: str | None = None,
     expand: Callable[[Signature], Graph] | None = None,
 ) -> Signature:
     """The one signature of this pattern. `expand` is asked once, for a pattern that is new."""
-    key = (op, hashable(args), hashable(kwargs), faces, outs, random, returns, dropped)
+    key = (op, hashable(args), hashable(kwargs), faces, outs, random, returns, dropped, precision)
     signature = _interned.get(key)
     if signature is not None:
         return signature
@@ -160,6 +163,7 @@ def intern(
                 returns,
                 expansion,
                 dropped,
+                precision,
             )
             _numbered.append(signature)
             _interned[key] = signature

@@ -84,6 +84,7 @@ class Tape:
     watches on a nested tape: places out of range are watched for all the same, by who records on it.
     closed  it is being run, or was: nothing is appended any more.
     kept    what must live until the program is made: functions that recorded operators stand for.
+    given   inputs (negative numbers) that were given away, and of each the value that may take its memory.
     unnumbered   the first node has taken its inputs at once: they do not know of their numbers, -1, -2, ...,
             before the next node asks for one. Most programs of compiled graphs have no next.
     failure what its program failed with, in a line; the values it did not make are lost.
@@ -97,6 +98,7 @@ class Tape:
         "draws",
         "failure",
         "floats",
+        "given",
         "inputs",
         "ints",
         "kept",
@@ -127,6 +129,7 @@ class Tape:
         self._numbers: dict[int, int] = {}
         self.kept: list[Any] = []
         self.failure: str | None = None
+        self.given: dict[int, int] = {}
 
     def take(self, value: Value) -> int:
         """Number a value that another tape, or none, knows: it becomes an input of this one.

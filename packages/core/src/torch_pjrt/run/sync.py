@@ -234,13 +234,17 @@ _ALONE = _alone()
 
 
 def reusable_inputs(tape: Tape, live: Sequence[int]) -> dict[int, int]:
-    """Inputs that a live value took the place of and nobody else holds: input number -> value number.
+    """Inputs whose place a live value takes and that nobody else holds: input number -> value number.
 
-    Their memory is donated to the program. Shape and dtype agree, since both filled one buffer.
+    Their memory is donated to the program. Shape and dtype agree: both filled one buffer, or the input was
+    given away to one like it.
     """
     values, inputs = tape.values, tape.inputs
     heirs: dict[Any, int] = {values[number].origin: number for number in reversed(live)}
     heirs.pop(None, None)
+    if tape.given:
+        there = set(live).difference(heirs.values())
+        heirs = {origin: n for origin, n in tape.given.items() if n in there} | heirs
     if not heirs:
         return {}
     of_values = list(map(sys.getrefcount, inputs))

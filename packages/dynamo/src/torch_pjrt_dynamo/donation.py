@@ -1,0 +1,44 @@
+"""Donation of named arguments: a call may take their memory, though its caller holds the tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import torch
+
+from torch_pjrt.tensor.buffer import buffer_of, is_pjrt
+from torch_pjrt.tensor.giving import give_away
+
+
+def places_of(module: torch.fx.GraphModule, names: Collection[str]) -> list[int]:
+    """Which inputs of what Dynamo traced come from the arguments of these names, or lie within them."""
+    inputs = [node for node in module.graph.nodes if node.op == "placeholder"]
+    return [i for i, node in enumerate(inputs) if _argument_of(node) in names]
+
+
+def _argument_of(node: torch.fx.Node) -> str | None:
+    """The argument of the user's function that the input is, or lies within."""
+    source = getattr(node, "_dynamo_source", None)
+    if source is None:
+        source = getattr(node.meta.get("grapharg"), "source", None)
+    while hasattr(source, "base"):
+        source = source.base
+    return getattr(source, "local_name", None)
+
+
+def donating(compiled: Callable[..., Any], places: Sequence[int]) -> Callable[..., Any]:
+    """The function, which takes the memory of its arguments at these places."""
+
+    def call(*args: Any) -> Any:
+        given = [args[i] for i in places if is_pjrt(args[i])]
+        # What the call writes to is its result: its old memory is taken anyway.
+        before = [id(buffer_of(x).value) for x in given]
+        results = compiled(*args)
+        read = [
+            x for x, value in zip(given, before, strict=True) if id(buffer_of(x).value) == value
+        ]
+        give_away(read, results, "a compiled function")
+        return results
+
+    return call
