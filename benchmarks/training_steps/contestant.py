@@ -3,7 +3,7 @@
 first            take the first step: its loss, and the seconds it took
 steps N          take N steps, and wait: their losses, and the seconds they took
 single N         take N steps, and wait after each: medians of how long a call took to return, and of
-                 what was recording
+                 what was recording; how many programs of ours ran for each
 memory N         take N steps: what the process holds at most, less what it held before there was a model
 """
 
@@ -38,6 +38,12 @@ def forget_peak() -> None:
     Path("/proc/self/clear_refs").write_text("5")
 
 
+def programs_run() -> int:
+    """How many programs this process has launched on `pjrt`."""
+    module = sys.modules.get("torch_pjrt.observe.counters")
+    return module.counters.programs_run if module is not None else 0
+
+
 def serve(workload_name: str, way_name: str, folder: Path) -> None:
     """Answer until the input ends. The folder has the data, and takes what a way keeps on disk."""
     weights, batches = read_data(folder)
@@ -56,6 +62,7 @@ def serve(workload_name: str, way_name: str, folder: Path) -> None:
 
     def single(steps: int) -> dict[str, Any]:
         host, recording = [], []
+        launched = programs_run()
         for _ in range(steps):
             recorded, start = traced.seconds, time.perf_counter()
             loss = train(*next(turn))
@@ -66,6 +73,7 @@ def serve(workload_name: str, way_name: str, folder: Path) -> None:
         return {
             "host_ms": statistics.median(host) * 1e3,
             "trace_ms": statistics.median(recording) * 1e3 if recording else None,
+            "programs": (programs_run() - launched) / steps,
         }
 
     def memory(steps: int) -> dict[str, Any]:

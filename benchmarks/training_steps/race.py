@@ -29,6 +29,7 @@ class Result:
     call_s, call_again_s   the first step alone, without the imports and the model.
     step_ms   one step of several that were not waited for, by round; `host_ms` until a call returns while the
               device has nothing else to do, `trace_ms` of it the recording.
+    programs  how many programs of ours ran for a step.
     peak_mb   the most memory during steps.
     """
 
@@ -41,6 +42,7 @@ class Result:
     step_ms: list[float] = field(default_factory=list)
     host_ms: list[float] = field(default_factory=list)
     trace_ms: list[float] = field(default_factory=list)
+    programs: float = 0.0
     peak_mb: float = 0.0
 
 
@@ -131,6 +133,7 @@ def race(
                 result.step_ms.append(contestant.ask(f"steps {steps}")["seconds"] / steps * 1e3)
                 single = contestant.ask(f"single {SINGLE_STEPS}")
                 result.host_ms.append(single["host_ms"])
+                result.programs = single["programs"]
                 if single["trace_ms"] is not None:
                     result.trace_ms.append(single["trace_ms"])
         for result, contestant in running:

@@ -136,6 +136,30 @@ def by_pjrt(workload: Workload, weights: Weights, cache: Path, traced: Traced) -
     return step
 
 
+def by_compiled(workload: Workload, weights: Weights, cache: Path, _: Traced) -> Train:
+    """Forward, backward and optimizer in one function."""
+    os.environ["TORCH_PJRT_CACHE_DIR"] = str(cache / "compiled")
+    import torch
+
+    model = _model(workload, weights).to("pjrt")
+    train = torch.compile(_training(workload, model), backend="pjrt")
+    to = _batches_to("pjrt")
+    return lambda x, targets: train(to(x), to(targets))
+
+
+def by_compiled_model(workload: Workload, weights: Weights, cache: Path, _: Traced) -> Train:
+    """The loss is compiled; the optimizer is as it was."""
+    os.environ["TORCH_PJRT_CACHE_DIR"] = str(cache / "compiled_model")
+    import torch
+
+    def compiled(function: Any) -> Any:
+        return torch.compile(function, backend="pjrt")
+
+    model = _model(workload, weights).to("pjrt")
+    train, to = _training(workload, model, compiled), _batches_to("pjrt")
+    return lambda x, targets: train(to(x), to(targets))
+
+
 def by_capture(workload: Workload, weights: Weights, cache: Path, _: Traced) -> Train:
     os.environ["TORCH_PJRT_CACHE_DIR"] = str(cache / "captured")
     import torch_pjrt
@@ -222,6 +246,8 @@ WAYS = {
     "jax": Way("JAX, hand-written", by_jax),
     "jax_scanned": Way("JAX, layers scanned, kept stacked", by_jax_scanned),
     "pjrt": Way('PyTorch, "pjrt"', by_pjrt),
+    "compiled": Way('PyTorch, "pjrt", step compiled', by_compiled),
+    "compiled_model": Way('PyTorch, "pjrt", model compiled', by_compiled_model),
     "captured": Way('PyTorch, "pjrt", captured', by_capture),
     "rolled": Way(
         'PyTorch, "pjrt", captured, layers rolled', by_capture, "", {"TORCH_PJRT_ROLL_LAYERS": "on"}

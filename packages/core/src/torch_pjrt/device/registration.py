@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch.utils import backend_registration
 
-from torch_pjrt.device import accelerator, autocast, generators, modules
+from torch_pjrt.device import accelerator, autocast, generators, modules, tracers
 from torch_pjrt.device.guard import PjrtGuard, PjrtHooks
 from torch_pjrt.device.module import PjrtModule
 from torch_pjrt.errors import BackendTaken
@@ -39,3 +39,4 @@ def register() -> None:
     modules.install()
     autocast.set_default_dtype()
     generators.install()
+    tracers.install()

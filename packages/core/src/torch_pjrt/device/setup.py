@@ -15,11 +15,13 @@ from torch_pjrt.device import (
     printing,
     serialization,
     storages,
+    tracers,
 )
 from torch_pjrt.graph.tape import state
 from torch_pjrt.interop import dlpack
 from torch_pjrt.observe import lines, makers
 from torch_pjrt.observe.compilations import note_lines_if_logged
+from torch_pjrt.plugin.host import host
 from torch_pjrt.run.client import client
 from torch_pjrt.run.sync import sync
 from torch_pjrt.settings import settings
@@ -38,6 +40,7 @@ def set_up() -> None:
     checkpoints.install()
     matmul_precision.install()
     dlpack.install()
+    tracers.keep_out(module.__name__.partition(".")[0] for module in host().plugins.values())
     if settings.trace_memory:
         makers.install()
     register_optimizer_step_post_hook(_after_step)
