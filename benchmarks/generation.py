@@ -1,12 +1,12 @@
-"""Tokens a second of a Llama-shaped model with random weights: eager CPU, Inductor, lazy, compiled.
+"""Tokens a second of a Llama-shaped model with random weights: eager CPU, Inductor, lazy, compiled, captured.
 
     pip install transformers
     python benchmarks/generation.py [--layers 8] [--tokens 64]
 
 Hugging Face's own class, with its static cache of keys and values. A prompt is padded on the left to a
 bucket; prefill and decode are two compiled functions, each compiled once for a bucket. Tokens stay on the
-device until the end. The table says how many programs were compiled while tokens were generated, which should
-be none.
+device until the end. The table says how long the host is busy with a token, how many programs run for one,
+and how many were compiled while tokens were generated, which should be none.
 """
 
 from __future__ import annotations
@@ -100,6 +100,7 @@ def ways(model: Any, room: int, n_tokens: int) -> dict[str, Generator]:
         "Inductor": Generator(copy.deepcopy(model), compiled("inductor"), "cpu", room),
         "pjrt, lazy": Generator(on_device, lambda f: f, "pjrt", room),
         "pjrt, compiled": Generator(on_device, compiled("pjrt"), "pjrt", room),
+        "pjrt, captured": Generator(on_device, torch_pjrt.capture, "pjrt", room),
     }
 
 
@@ -111,7 +112,15 @@ def main() -> None:
     warnings.simplefilter("ignore")
     generators = ways(model_of(args.layers), BUCKETS[-1] + args.tokens, args.tokens)
     prompts = [torch.randint(1, 1024, (1, n)) for n in (9, 12, 16, 40)]
-    columns = ("", "first, s", "tokens/s", "compiled meanwhile", "same tokens")
+    columns = (
+        "",
+        "first, s",
+        "tokens/s",
+        "host, ms",
+        "programs",
+        "compiled meanwhile",
+        "same tokens",
+    )
     table = Table(*columns, title=f"{args.layers} layers, {args.tokens} tokens")
     wanted: list[list[int]] = []
     rows: dict[str, list[str]] = {}
@@ -121,27 +130,35 @@ def main() -> None:
             results = [generate(p, args.tokens) for p in prompts]
             generate(prompts[0], args.tokens)  # numbers that change have become inputs
         except Exception as error:  # Inductor wants a C++ compiler
-            rows[name] = ["", f"{type(error).__name__}", "", ""]
+            rows[name] = ["", f"{type(error).__name__}", "", "", "", ""]
             del generators[name]
             continue
         first = time.perf_counter() - start
         wanted = wanted or results
         pairs = list(zip(chain(*results), chain(*wanted), strict=True))
         same = sum(a == b for a, b in pairs) / len(pairs)
-        rows[name] = [f"{first:.1f}", "", "", f"{same:.0%}"]
+        rows[name] = [f"{first:.1f}", "", "", "", "", f"{same:.0%}"]
     taken: dict[str, list[float]] = {name: [] for name in generators}
+    hosts: dict[str, list[float]] = {name: [] for name in generators}
     new = dict.fromkeys(generators, 0)
+    run = dict.fromkeys(generators, 0)
+    n_tokens = len(prompts) * args.tokens
     for _ in range(ROUNDS):
         for name, generate in generators.items():
-            before = counters.programs_compiled
-            start = time.perf_counter()
+            before, launched = counters.programs_compiled, counters.programs_run
+            start, busy = time.perf_counter(), time.thread_time()
             for prompt in prompts:
                 generate(prompt, args.tokens)
-            taken[name].append(len(prompts) * args.tokens / (time.perf_counter() - start))
+            hosts[name].append((time.thread_time() - busy) / n_tokens * 1e3)
+            taken[name].append(n_tokens / (time.perf_counter() - start))
             new[name] += counters.programs_compiled - before
+            run[name] += counters.programs_run - launched
     for name, speeds in taken.items():
         rows[name][1] = f"{statistics.median(speeds):.0f}"
-        rows[name][2] = str(new[name]) if "pjrt" in name else ""
+        if "pjrt" in name:  # elsewhere the thread that calls computes as well
+            rows[name][2] = f"{statistics.median(hosts[name]):.2f}"
+            rows[name][3] = f"{run[name] / ROUNDS / n_tokens:.2f}"
+            rows[name][4] = str(new[name])
     for name, cells in rows.items():
         table.add_row(name, *cells)
     Console().print(table)
