@@ -1,4 +1,4 @@
-"""Tokens a second of a Llama-shaped model with random weights: eager CPU, Inductor, lazy, compiled, captured.
+"""Tokens a second of a Llama-shaped model with random weights: eager CPU, Inductor, lazy, compiled.
 
     pip install transformers
     python benchmarks/generation.py [--layers 8] [--tokens 64]
@@ -100,7 +100,6 @@ def ways(model: Any, room: int, n_tokens: int) -> dict[str, Generator]:
         "Inductor": Generator(copy.deepcopy(model), compiled("inductor"), "cpu", room),
         "pjrt, lazy": Generator(on_device, lambda f: f, "pjrt", room),
         "pjrt, compiled": Generator(on_device, compiled("pjrt"), "pjrt", room),
-        "pjrt, captured": Generator(on_device, torch_pjrt.capture, "pjrt", room),
     }
 
 
