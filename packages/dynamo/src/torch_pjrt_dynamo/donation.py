@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from torch_pjrt.tensor.buffer import buffer_of, is_pjrt
+from torch_pjrt.tensor.buffer import CountedBuffer, buffer_of, is_pjrt
 from torch_pjrt.tensor.giving import give_away
 
 
@@ -32,6 +32,9 @@ def donating(compiled: Callable[..., Any], places: Sequence[int]) -> Callable[..
 
     def call(*args: Any) -> Any:
         given = [args[i] for i in places if is_pjrt(args[i])]
+        given = [
+            x for x in given if not isinstance(buffer_of(x), CountedBuffer)
+        ]  # it has more room
         # What the call writes to is its result: its old memory is taken anyway.
         before = [id(buffer_of(x).value) for x in given]
         results = compiled(*args)

@@ -19,8 +19,8 @@ class Options:
                    again. `torch_pjrt_dynamo.partitions()` says what is kept.
     precision      of products of float32 in the function and its backward, by the names that
                    `torch.set_float32_matmul_precision` takes; None for the one in force when they run.
-    buckets        sizes up to which sizes that vary are padded, True (the default) for powers of two, False for one
-                   program for each size. `torch_pjrt_dynamo.shapes()` says what became of them.
+    buckets        sizes up to which sizes that vary are padded, True (the default) for powers of two, False
+                   for one program for each size. `torch_pjrt_dynamo.shapes()` says what became of them.
     donate         names of arguments whose memory a call may take, though the caller holds the tensors.
     """
 

@@ -100,7 +100,7 @@ def record(
     """Record the graph; `arguments` are `Look`s for tensors, and numbers for numbers.
 
     `run` gives the results, if not as the nodes say. What is computed `apart` is computed again though
-    another part of the program has computed the same. Products of float32 have the `precision`, if it is given.
+    another part of the program has computed the same. Products of float32 have the `precision`, if given.
 
     Raises `CannotRecord`, which names the node at fault, where one needs the values of tensors.
     """
