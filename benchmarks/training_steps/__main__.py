@@ -45,6 +45,7 @@ def row(result: Result, base: Result) -> list[str]:
         f"{result.again_s:.1f}",
         f"{result.call_s:.2f}",
         f"{result.call_again_s:.2f}",
+        f"{result.preparing_s:.2f}",
         f"{result.peak_mb:.0f}",
         f"{disagreement(result, base):.0e}",
     ]
@@ -61,6 +62,7 @@ HEADINGS = (
     "again, s",
     "first step, s",
     "again, s",
+    "preparing, s",
     "memory, MB",
     "losses differ",
 )

@@ -27,6 +27,7 @@ class Result:
 
     first_s, again_s   to the end of the first step: with caches on disk empty, and in a later process.
     call_s, call_again_s   the first step alone, without the imports and the model.
+    preparing_s   what the first six steps, cold, took more than six steps take: all tracing and compiling.
     step_ms   one step of several that were not waited for, by round; `host_ms` until a call returns while the
               device has nothing else to do, `trace_ms` of it the recording.
     programs  how many programs of ours ran for a step.
@@ -38,6 +39,7 @@ class Result:
     again_s: float = 0.0
     call_s: float = 0.0
     call_again_s: float = 0.0
+    preparing_s: float = 0.0
     losses: list[float] = field(default_factory=list)
     step_ms: list[float] = field(default_factory=list)
     host_ms: list[float] = field(default_factory=list)
@@ -101,7 +103,8 @@ def start(workload: str, way: str, data: Path) -> tuple[Result, Contestant]:
     try:
         result.call_s = cold.ask("first")["seconds"]
         result.first_s = time.perf_counter() - cold.start
-        cold.ask(f"steps {COMPARED_STEPS}")  # it may compile, and so keep, more than one program
+        # It may compile, and so keep, more than one program.
+        result.preparing_s = result.call_s + cold.ask(f"steps {COMPARED_STEPS}")["seconds"]
     finally:
         cold.stop()
     contestant = Contestant(workload, way, data)
@@ -137,6 +140,7 @@ def race(
                 if single["trace_ms"] is not None:
                     result.trace_ms.append(single["trace_ms"])
         for result, contestant in running:
+            result.preparing_s -= (1 + COMPARED_STEPS) * statistics.median(result.step_ms) / 1e3
             result.peak_mb = contestant.ask(f"memory {steps}")["peak_mb"]
     finally:
         for _, contestant in running:
