@@ -96,6 +96,15 @@ def test_name_without_a_line_is_what_xla_calls_it() -> None:
     )
 
 
+def test_what_a_loop_runs_is_where_it_was_recorded_and_not_where_the_loop_is() -> None:
+    name = (
+        "jit(step)/M/37/backward/pjrt.loop(m.py:3)/while/body/closed_call/"
+        "M/36/backward/aten.mm.default(m.py:2)/dot_general"
+    )
+
+    assert source_of(name) == Source("aten.mm.default", "m.py:2", "M/36", backward=True)
+
+
 def test_instruction_made_of_several_is_named_for_the_first() -> None:
     joined = "jit(step)/aten.div.Scalar(m.py:3)/div;jit(step)/aten.mul.Tensor(m.py:4)/mul"
 

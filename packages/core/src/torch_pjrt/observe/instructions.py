@@ -16,7 +16,7 @@ _INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?(\S+) = (?:\(.*?\)|\S+) ([\w-]+)\(")
 _OP_NAME = re.compile(r'op_name="([^"]*)"')
 _CALLED = re.compile(r"calls=%?([\w.-]+)")
 _OPERATOR = re.compile(r"(?:^|/)([\w.]+)\(([^()/]+:\d+)\)")
-_NO_MODULES = re.compile(r"^jit\(\w+\)$")
+_NO_MODULES = re.compile(r"^(jit\(\w+\)|while|body|closed_call|)$")
 
 
 class Source(NamedTuple):
@@ -78,8 +78,10 @@ def source_of(op_name: str) -> Source:
     if not operators:
         return Source(op_name.rsplit("/", 1)[-1])
     operator = operators[-1]
-    parts = op_name[: operator.start()].split("/")
-    scopes = [p for p in parts if not _NO_MODULES.match(p) and p not in ("while", "body", "")]
+    # What stands before another operator, a loop, is where that one is.
+    begin = operators[-2].end() if len(operators) > 1 else 0
+    parts = op_name[begin : operator.start()].split("/")
+    scopes = [p for p in parts if not _NO_MODULES.match(p)]
     backward = scopes[-1:] == ["backward"]
     return Source(operator[1], operator[2], "/".join(scopes[: -1 if backward else None]), backward)
 
