@@ -32,6 +32,7 @@ TRIED = itertools.count(1)
 QUICKLY: dict[str, bool | int] = {
     "xla_backend_optimization_level": 0,
     "xla_llvm_disable_expensive_passes": True,
+    "xla_cpu_use_fusion_emitters": False,
 }
 
 
