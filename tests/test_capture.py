@@ -439,6 +439,16 @@ def test_a_view_at_another_place_is_another_recording():
         assert captured(table[i % 2]).tolist() == [4 * (i % 2), 4 * (i % 2) + 2]
 
 
+def test_a_mask_that_a_step_writes_to_chooses_what_it_chooses_then():
+    mask = torch.tensor([True, False, False], device="pjrt")
+    step = torch_pjrt.capture(lambda: mask.copy_(mask.roll(1)))
+    x = torch.arange(3.0, device="pjrt")
+    for i in range(12):
+        step()
+        assert x[mask].tolist() == [(i + 1) % 3]
+    assert step.replays > 3
+
+
 def test_arguments_that_share_memory_are_another_recording():
     @torch_pjrt.capture
     def add(x: torch.Tensor, y: torch.Tensor) -> None:

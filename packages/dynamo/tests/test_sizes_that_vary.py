@@ -249,6 +249,18 @@ def test_an_argument_that_is_written_to_is_not_padded() -> None:
         assert x.tolist() == [2.0] * n
 
 
+def test_what_a_captured_step_writes_to_is_padded_as_it_is_then() -> None:
+    state = torch.zeros(5, device="pjrt")
+    step = torch_pjrt.capture(lambda: state.add_(1))
+    compiled = torch.compile(lambda x: x.sum(), backend="pjrt", dynamic=True)
+
+    for i in range(12):
+        step()
+        assert compiled(state).item() == 5 * (i + 1)
+
+    assert step.replays > 3
+
+
 def test_a_captured_step_is_not_padded() -> None:
     compiled = torch.compile(lambda x: (x * 2).sum(), backend="pjrt", dynamic=True)
     step = torch_pjrt.capture(compiled)

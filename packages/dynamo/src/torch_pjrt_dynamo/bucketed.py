@@ -289,8 +289,6 @@ def _padded_argument(
     """The value of an argument with room, what it looks like, and its dims."""
     if arg.device.type != "pjrt":
         arg = arg.to("pjrt")
-    if arg.device.type != "pjrt":
-        arg = arg.to("pjrt")
     buffer = room_of(arg)
     if buffer is not None:
         dims = _matched(buffer.parts, buffer.names, shape, plan)

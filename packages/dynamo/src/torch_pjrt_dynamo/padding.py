@@ -94,5 +94,6 @@ def _padded_value(value: Value, tensor: torch.Tensor, shape: tuple[int, ...]) ->
     if isinstance(value, Uploaded):
         made = Uploaded.of_array(face, array)
         made.range = min(value.range[0], 0), max(value.range[1], 0)
-    _padded.setdefault(value, {})[shape] = made
+    if not value.is_bound:
+        _padded.setdefault(value, {})[shape] = made
     return made

@@ -40,8 +40,12 @@ class Value:
     face    shape and dtype.
     origin  of a pending value: the (negative) number of the program input whose place in its buffer it took
             by in-place writes, or None: that input's memory can be reused for this value.
+
+    `is_bound`: `array` is another one after the next replay of a captured step, so nothing that was made of
+    it may be remembered.
     """
 
+    is_bound: ClassVar[bool] = False
     __slots__ = ("__weakref__", "array", "face", "number", "origin", "tape")
 
     def __init__(self, face: Face, number: int, tape: Tape | None) -> None:

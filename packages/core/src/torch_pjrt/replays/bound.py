@@ -31,6 +31,7 @@ class Stale(Exception):
 class Bound(Value):
     """The array at a place of a list that replays change. `keep` makes it an ordinary value again."""
 
+    is_bound = True
     __slots__ = ("arrays", "place")
 
     def __init__(self, face: Face, arrays: list[Any], place: int) -> None:

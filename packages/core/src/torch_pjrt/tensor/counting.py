@@ -123,7 +123,7 @@ def places_of(mask: Tensor) -> list[Tensor]:
         mask = mask.unsqueeze(0)
     buffer = buffer_of(mask)
     value = buffer.padded if is_counted(buffer) else buffer.value
-    if value is None:
+    if value is None or value.is_bound:
         return list(_nonzero(mask).unbind(1))
     known = _places.setdefault(value, {})
     look = (buffer.face, *look_of(mask))

@@ -43,9 +43,11 @@ def _bias(call: Call) -> Sized | None:
 
 
 def attention(call: Call) -> list[Any]:
+    """A key that is not there is filled too, and its value: no weight is so small that it hides NaN."""
     _checked(call)
     query, value = call["query"], call["value"]
-    out, logsumexp, *rest = call.do(attn_bias=_bias(call))
+    filled = {name: call.sizes.filled(call[name], [2], 0) for name in ("key", "value")}
+    out, logsumexp, *rest = call.do(**filled, attn_bias=_bias(call))
     made = [
         call.sizes.sized(out, (*query.dims[:3], value.dims[3])),
         call.sizes.sized(logsumexp, query.dims[:3]),
@@ -63,7 +65,8 @@ def attention_backward(call: Call) -> list[Any]:
             raise NotProvable("a bias that is the same for all keys needs its gradient")
         bias = call.sizes.filled(bias, range(bias.ndim - 1), 0)
     with_mask = Call(call.op, {**call.given, "attn_bias": bias}, call.sizes, call.traced)
-    results = call.do(**filled, attn_bias=_bias(with_mask))
+    lengths = {name: call.plain(call[name]) for name in ("max_q", "max_k")}
+    results = call.do(**filled, **lengths, attn_bias=_bias(with_mask))
     of = ["query", "key", "value", "attn_bias"]
     return [
         None if r is None or call[name] is None else call.sizes.sized(r, call[name].dims)

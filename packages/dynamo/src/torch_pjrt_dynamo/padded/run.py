@@ -15,7 +15,7 @@ from torch_pjrt_dynamo.lines import LinedCode, line_of
 from torch_pjrt_dynamo.operators import CannotRecord
 from torch_pjrt_dynamo.padded.dims import Dim, NotProvable, one_of_each, true_size
 from torch_pjrt_dynamo.padded.rules import rule_of
-from torch_pjrt_dynamo.padded.sized import Call, Size, Sized, Sizes
+from torch_pjrt_dynamo.padded.sized import Call, Size, Sized, Sizes, leaves
 from torch_pjrt_dynamo.recording import computed
 
 
@@ -120,7 +120,7 @@ def _node(module: GraphModule, node: Node, environment: dict[Node, Any], sizes: 
     if isinstance(traced, torch.SymBool):
         raise NotProvable("it depends on a comparison of sizes that vary")
     args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), environment.__getitem__)
-    if not any(map(_varies, _leaves((args, kwargs)))):
+    if not any(map(_varies, leaves([args, list(kwargs.values())]))):
         plain = {n: _plain(environment[n]) for n in node.all_input_nodes}
         return _exact(computed(module, node, plain))
     rule = rule_of(node.target)
@@ -137,14 +137,6 @@ def _node(module: GraphModule, node: Node, environment: dict[Node, Any], sizes: 
 
 def _varies(x: Any) -> bool:
     return isinstance(x, Size) or (isinstance(x, Sized) and x.is_padded)
-
-
-def _leaves(x: Any) -> list[Any]:
-    if isinstance(x, dict):
-        x = list(x.values())
-    if isinstance(x, (list, tuple)):
-        return [leaf for part in x for leaf in _leaves(part)]
-    return [x]
 
 
 def _plain(x: Any) -> Any:

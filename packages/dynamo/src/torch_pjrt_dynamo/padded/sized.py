@@ -136,9 +136,14 @@ class Call:
         return self.traced.shape
 
     def do(self, op: Any = None, /, **changed: Any) -> Any:
-        """What the operator makes of the arguments, some of them changed: tensors of the room's size."""
+        """What the operator makes of the arguments, some of them changed: tensors of the room's size.
+
+        Raises `NotProvable` for a number made of sizes: only a rule knows whether the room's is meant.
+        """
         op = self.op if op is None else op
         given = {**self.given, **changed}
+        if any(isinstance(x, Size) for x in leaves(list(given.values()))):
+            raise NotProvable("it takes a size as a number")
         arguments = op._schema.arguments
         args = [self.plain(given[a.name]) for a in arguments if not a.kwarg_only]
         kwargs = {a.name: self.plain(given[a.name]) for a in arguments if a.kwarg_only}
@@ -157,6 +162,13 @@ class Call:
     def dim(self, name: str = "dim", of: str = "self") -> int:
         """An argument that names a dim, counted from the start."""
         return self.given[name] % max(self.given[of].ndim, 1)
+
+
+def leaves(x: Any) -> list[Any]:
+    """What is in lists within lists."""
+    if isinstance(x, (list, tuple)):
+        return [leaf for part in x for leaf in leaves(part)]
+    return [x]
 
 
 def only(call: Call, *names: str) -> None:
