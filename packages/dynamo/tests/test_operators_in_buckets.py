@@ -83,6 +83,7 @@ OF_FLOATS: dict[str, Callable[[Tensor], Any]] = {
     "stacked": lambda x: torch.stack([x, x + 1]).sum(2),
     "attention": lambda x: F.scaled_dot_product_attention(*[x[:, None]] * 3),
     "causal attention": lambda x: F.scaled_dot_product_attention(*[x[:, None]] * 3, is_causal=True),
+    "attention without heads": lambda x: F.scaled_dot_product_attention(x, x, x),
     "attention to few": lambda x: F.scaled_dot_product_attention(x[:, None], *[x[:, None, :2]] * 2),
     "attention of few": lambda x: F.scaled_dot_product_attention(x[:, None, :2], *[x[:, None]] * 2),
     "layer norm": lambda x: F.layer_norm(x, (4,)).mean(1),

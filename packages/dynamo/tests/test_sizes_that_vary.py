@@ -236,6 +236,16 @@ def test_what_is_not_known_to_be_the_same_is_done_on_true_sizes() -> None:
     assert "aten.sort" in str(torch_pjrt_dynamo.shapes()[-1])
 
 
+def test_halves_are_divided_by_sizes_that_are_no_halves() -> None:
+    plain = lambda x: (x / x.shape[0], x.sum() / x.shape[0], x.mean())  # noqa: E731
+    compiled = torch.compile(plain, backend="pjrt", dynamic=True)
+
+    for n in (70_000, 70_001):
+        x = torch.full((n,), 0.5, dtype=torch.float16)
+        for saw, wanted in zip(compiled(x.to("pjrt")), plain(x), strict=True):
+            close(saw, wanted)
+
+
 def test_an_argument_that_is_written_to_is_not_padded() -> None:
     def doubled(x: Tensor) -> Tensor:
         x.mul_(2)

@@ -11,7 +11,7 @@ import torch
 from torch_pjrt.tensor.padding import highest, lowest
 from torch_pjrt_dynamo.operators import recorded
 from torch_pjrt_dynamo.padded.dims import Dim, NotProvable, is_padded
-from torch_pjrt_dynamo.padded.sized import Call, Sized, one_factor, only, volume
+from torch_pjrt_dynamo.padded.sized import Call, Sized, one_factor, only, volume, wide
 
 aten = torch.ops.aten
 Fill = float | Callable[[torch.dtype, Any], float]
@@ -77,10 +77,9 @@ def mean(call: Call) -> Sized:
 
 def _summed(call: Call, x: Sized, gone: Sequence[int]) -> tuple[torch.Tensor, Any]:
     """The sum over dims, in a dtype that has digits enough, and of how many elements it is."""
-    dtype = call.traced.dtype
-    wide = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+    dtype = wide(call.traced.dtype)
     keepdim = call.given.get("keepdim", False)
-    total = recorded(aten.sum.dim_IntList, (x.tensor, list(gone), keepdim), {"dtype": wide})
+    total = recorded(aten.sum.dim_IntList, (x.tensor, list(gone), keepdim), {"dtype": dtype})
     return total, volume(call, [x.dims[d] for d in gone])
 
 
@@ -102,15 +101,14 @@ def _var(call: Call, x: Sized, gone: Sequence[int]) -> torch.Tensor:
     dtype = x.tensor.dtype
     if dtype.is_complex:
         raise NotProvable("the variance of complex numbers")
-    wide = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
-    x = Sized(x.tensor.to(wide), x.dims)
+    x = Sized(x.tensor.to(wide(dtype)), x.dims)
     keepdim = call["keepdim"]
     there = call.sizes.filled(x, gone, 0)
-    n = volume(call, [x.dims[d] for d in gone])
+    n: Any = volume(call, [x.dims[d] for d in gone])
     middle = there.tensor.sum(list(gone), keepdim=True) / n
     distances = call.sizes.filled(Sized((there.tensor - middle).square(), x.dims), gone, 0)
     correction = 1 if call["correction"] is None else call["correction"]
-    divisor = (n - correction).clamp_min(0)  # type: ignore[union-attr]
+    divisor = (n.to(x.tensor.dtype) - correction).clamp_min(0)
     return distances.tensor.sum(list(gone), keepdim=keepdim) / divisor
 
 
@@ -162,7 +160,8 @@ RULES: dict[Any, Any] = {
     aten.linalg_vector_norm.default: norm,
     **dict.fromkeys((aten.mean.default, aten.mean.dim), mean),
     **dict.fromkeys((aten.var.correction, aten.std.correction), var),
-    **dict.fromkeys((aten._softmax.default, aten._log_softmax.default), softmax),
+    **dict.fromkeys((aten._softmax.default, aten._safe_softmax.default), softmax),
+    aten._log_softmax.default: softmax,
     **dict.fromkeys(
         (aten._softmax_backward_data.default, aten._log_softmax_backward_data.default),
         softmax_backward,

@@ -9,7 +9,7 @@ import torch
 from torch_pjrt_dynamo.operators import recorded
 from torch_pjrt_dynamo.padded.dims import Dim
 from torch_pjrt_dynamo.padded.pointwise import broadcast
-from torch_pjrt_dynamo.padded.sized import Call, Sized, only, volume
+from torch_pjrt_dynamo.padded.sized import Call, Sized, only, volume, wide
 
 aten = torch.ops.aten
 _COMPARED = "self", "target", "weight", "pos_weight"
@@ -28,9 +28,8 @@ def loss(call: Call) -> Sized:
     if call["reduction"] == _NONE:
         return each
     dtype = call.traced.dtype
-    wide = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
     there = call.sizes.all_filled(each, 0).tensor
-    total = recorded(aten.sum.default, (there,), {"dtype": wide})
+    total = recorded(aten.sum.default, (there,), {"dtype": wide(dtype)})
     if call["reduction"] == _MEAN:
         total = total / volume(call, dims)
     return call.sizes.sized(total.to(dtype), ())
@@ -43,7 +42,7 @@ def loss_backward(call: Call) -> Sized:
     if call["reduction"] != _NONE:
         share = grad.tensor
         if call["reduction"] == _MEAN:
-            share = share / volume(call, dims)
+            share = (share.to(wide(share.dtype)) / volume(call, dims)).to(share.dtype)
         grad = Sized(share.expand([call.sizes.room(d) for d in dims]), dims)
     made = call.do(grad_output=grad, reduction=_NONE)
     return call.sizes.sized(made, call["self"].dims)

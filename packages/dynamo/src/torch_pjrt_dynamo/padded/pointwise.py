@@ -10,7 +10,7 @@ from torch_pjrt.tensor.padding import is_pointwise
 from torch_pjrt_dynamo.operators import recorded
 from torch_pjrt_dynamo.padded.arithmetic import number
 from torch_pjrt_dynamo.padded.dims import Dim, NotProvable
-from torch_pjrt_dynamo.padded.sized import Call, Size, Sized
+from torch_pjrt_dynamo.padded.sized import Call, Size, Sized, wide
 
 aten = torch.ops.aten
 
@@ -74,6 +74,9 @@ def _computed(call: Call) -> Any:
         "alpha", 1
     ):
         raise NotProvable("it takes a size as a number")
+    for name, x in given.items():
+        if isinstance(x, torch.Tensor) and x.dtype != wide(x.dtype):
+            given[name] = x.to(wide(x.dtype))
     return recorded(op, (), given)
 
 

@@ -171,6 +171,11 @@ def leaves(x: Any) -> list[Any]:
     return [x]
 
 
+def wide(dtype: torch.dtype) -> torch.dtype:
+    """The dtype in which PyTorch computes with this one: a float of 16 bits has too few digits for sizes."""
+    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+
+
 def only(call: Call, *names: str) -> None:
     """Raises `NotProvable` if a tensor beside these has room, or a number is made of sizes."""
     for name, x in call.given.items():

@@ -35,7 +35,7 @@ class Where:
 
 
 # What `settings.roll_layers` may say, beside "off". Measured on CPU: docs/rolled-layers.md.
-WHERE = {"auto": Where(12, 64, 2**20), "on": Where(3, 8, float("inf"))}
+WHERE = {"auto": Where(12, 128, 2**20), "on": Where(3, 8, float("inf"))}
 
 
 @dataclass(frozen=True, slots=True)
