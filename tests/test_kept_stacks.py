@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._dynamo.exc import BackendCompilerFailed
 
 import torch_pjrt
 from torch_pjrt.compile.programs import forget_programs
@@ -90,6 +91,22 @@ def test_a_step_puts_no_stack_together(trained: Training) -> None:
 
 
 def test_a_step_takes_the_memory_of_the_stacks(trained: Training) -> None:
+    trained.step()
+    old = array_of(trained.weight(0)).stack.array
+
+    trained.step()
+
+    assert old.is_deleted()
+
+
+def test_memory_is_taken_too_after_dynamo_has_failed(trained: Training) -> None:
+    """From then on it looks at each frame, and Python counts references to arguments differently."""
+
+    def refuse(graph: object, examples: object) -> Callable[..., object]:
+        raise ValueError("no")
+
+    with pytest.raises(BackendCompilerFailed):
+        torch.compile(torch.sin, backend=refuse)(torch.ones(2))
     trained.step()
     old = array_of(trained.weight(0)).stack.array
 

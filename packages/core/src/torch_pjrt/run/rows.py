@@ -117,12 +117,11 @@ def gathered(
             found.append(array.copy() if place in kept else array)
             continue
         rows = [arrays[i] for i in place]
-        stack = _whole(rows)
-        if stack is not None:
+        if _are_all(rows):
             is_held = number in boundary.taken and (
-                _is_held(stack, len(rows)) or any(i in kept for i in place)
+                _is_held(rows[0], len(rows)) or any(i in kept for i in place)
             )
-            found.append(stack.array.copy() if is_held else stack.array)
+            found.append(whole(rows[0]).copy() if is_held else whole(rows[0]))
             continue
         counters.stacks_made += 1
         with dtypes.x64():
@@ -150,16 +149,16 @@ def spread(boundary: Boundary, results: Sequence[jax.Array]) -> Sequence[Any]:
     return [found[i] for i in range(len(found))]
 
 
-def _whole(rows: Sequence[Any]) -> Stack | None:
-    """The stack of which these are all the rows, in order."""
+def _are_all(rows: Sequence[Any]) -> bool:
+    """Whether these are all the rows of one stack, in order."""
     first = rows[0]
     if first.__class__ is not Row:
-        return None
+        return False
     stack = first.stack
     for index, row in enumerate(rows):
         if row.__class__ is not Row or row.index != index or row.stack is not stack:
-            return None
-    return stack if len(rows) == stack.array.shape[0] else None
+            return False
+    return len(rows) == stack.array.shape[0]
 
 
 def _are_wanted_elsewhere(arrays: Sequence[Any]) -> bool:
@@ -167,16 +166,17 @@ def _are_wanted_elsewhere(arrays: Sequence[Any]) -> bool:
     if not all(array.__class__ is Row for array in arrays):
         return False
     numbers = Counter(id(row.stack) for row in arrays)
-    for row in arrays:
-        stack = row.stack
-        if _is_held(stack, numbers[id(stack)]):
-            return True
-    return False
+    return any(_is_held(row, numbers[id(row.stack)]) for row in arrays)
 
 
-def _is_held(stack: Stack, n: int) -> bool:
-    """Whether more rows of it are alive than these `n`. The caller holds it in one variable."""
-    return sys.getrefcount(stack) > n + _OURS
+def _is_held(row: Row, n: int) -> bool:
+    """Whether more rows of its stack are alive than `n`, which the caller has; of the stack it has none.
+
+    The stack itself is no argument: how many references the arguments of a Python function have depends on
+    whether Dynamo looks at each frame, as it does in what it has compiled and after a failure.
+    """
+    [references] = map(sys.getrefcount, [row.stack])
+    return references > n + _OURS
 
 
 @jax.jit
@@ -189,17 +189,5 @@ def _element(stack: jax.Array, index: int) -> jax.Array:
     return lax.dynamic_index_in_dim(stack, index, keepdims=False)
 
 
-def _references() -> int:
-    """The references that `_is_held` sees beside those of the rows."""
-    global _OURS
-    rows = Stack(np.zeros((1, 1))).rows()  # type: ignore[arg-type]
-    stack = _whole(rows)
-    assert stack is not None
-    _OURS = 0
-    while _is_held(stack, len(rows)):
-        _OURS += 1
-    return _OURS
-
-
-_OURS = 0
-_OURS = _references()
+# The references that `_is_held` sees beside those of the rows.
+[_OURS] = map(sys.getrefcount, [object()])
