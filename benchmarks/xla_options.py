@@ -69,7 +69,6 @@ ROWS: dict[str, Options] = {
     "optimization level 2": {"xla_backend_optimization_level": 2},
     "fast min and max": {"xla_cpu_enable_fast_min_max": True},
     "fast math": {"xla_cpu_enable_fast_math": True},
-    "no SLP vectorizer": {"xla_cpu_disable_slp_vectorizer": True},
     "tiling propagation": {"xla_cpu_experimental_enable_tiling_propagation": True},
     "region analysis for copies": {"xla_cpu_copy_insertion_use_region_analysis": True},
     "old fusion emitters": {"xla_cpu_use_fusion_emitters": False},
