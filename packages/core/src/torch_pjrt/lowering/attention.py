@@ -58,7 +58,12 @@ def _shared(x_BHQW: Array, n_heads: int) -> Array:
 
 
 def _exponentials(
-    query_BHQW: Array, key_BNKW: Array, attn_bias: Array | None, is_causal: bool, scale: Any
+    query_BHQW: Array,
+    key_BNKW: Array,
+    attn_bias: Array | None,
+    is_causal: bool,
+    scale: Any,
+    first_row: int,
 ) -> tuple[Array, Array, Array]:
     """The softmax's numerators, their sum over keys, and the greatest score: BHQK, BHQ1, BHQ1."""
     b, h, q, w = query_BHQW.shape
@@ -71,7 +76,7 @@ def _exponentials(
         scores = scores + as_dtype(bias, scores.dtype)
     if is_causal:
         int32 = np.dtype(np.int32)
-        row = lax.broadcasted_iota(int32, (q, k), 0)
+        row = lax.broadcasted_iota(int32, (q, k), 0) + np.int32(first_row)
         seen = row >= lax.broadcasted_iota(int32, (q, k), 1)
         zero = lax.full((q, k), 0, scores.dtype)
         bias = lax.select(seen, zero, lax.full_like(zero, -math.inf))
@@ -129,12 +134,16 @@ def scaled_dot_product_attention(
     return_debug_mask: bool = False,
     *,
     scale: Any = None,
+    first_row: int = 0,
 ) -> tuple[Array, Array, None, None, int, int, Array, Array, None]:
-    """Output, logsumexp of the scores, and what the backward needs to drop the same weights."""
+    """Output, logsumexp of the scores, and what the backward needs to drop the same weights.
+
+    first_row   which query of a causal attention the first one is.
+    """
     q, k, v = _batched(query), _batched(key), _batched(value)
     if key_ is not None and not dtypes.are_wide():
         key_ = _key_of(_seed_of(key_))
-    numerators, total, greatest = _exponentials(q, k, attn_bias, is_causal, scale)
+    numerators, total, greatest = _exponentials(q, k, attn_bias, is_causal, scale, first_row)
     weights = as_dtype(_dropped(numerators, key_, dropout_p), v.dtype)
     out = _product(_shared(weights, v.shape[1]), v, 3, 2)
     out = lax.reshape(out, (*q.shape[:3], v.shape[3]))
@@ -183,14 +192,16 @@ def scaled_dot_product_attention_backward(
     philox_offset: Array,
     *,
     scale: Any = None,
+    first_row: int = 0,
     over_rows: Callable[[Array, Array], Array] = over_rows,
 ) -> tuple[Array, Array, Array, Array | None]:
     """All gradients, as PyTorch's meta function says: XLA drops those that nobody reads.
 
+    first_row   which query of a causal attention the first one is.
     over_rows   how a device multiplies there.
     """
     q, k, v, grad, y = (_batched(x) for x in (query, key, value, grad_out, out))
-    numerators, total, _ = _exponentials(q, k, attn_bias, is_causal, scale)
+    numerators, total, _ = _exponentials(q, k, attn_bias, is_causal, scale, first_row)
     divisor = _divisor(total, attn_bias, dropout_p)
     random_key = None
     if dropout_p:
