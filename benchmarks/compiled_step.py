@@ -89,10 +89,8 @@ def ways(kind: str, n: int) -> dict[str, Call]:
 
     made = CompiledGraph.__init__
 
-    def noted(
-        self: CompiledGraph, module: torch.fx.GraphModule, name: str, *, apart: bool = False
-    ) -> None:
-        made(self, module, name, apart=apart)
+    def noted(self: CompiledGraph, module: torch.fx.GraphModule, name: str, **options: Any) -> None:
+        made(self, module, name, **options)
         graphs.append(self)
 
     with patch.object(CompiledGraph, "__init__", noted):
