@@ -67,6 +67,22 @@ def test_backward_sees_the_mask_of_forward() -> None:
     assert x.grad.tolist() == y.tolist()
 
 
+@pytest.mark.parametrize("budget", [0, 0.1, 0.5])
+def test_backward_sees_the_mask_of_forward_within_a_budget(budget: float) -> None:
+    x = torch.ones(64, device="pjrt", requires_grad=True)
+    drop = torch.compile(
+        lambda x: nn.functional.dropout(x.sin().asin(), 0.5) * torch.rand_like(x),
+        backend="pjrt",
+        options={"memory_budget": budget},
+    )
+
+    y = drop(x)
+    y.sum().backward()
+
+    assert x.grad is not None
+    torch.testing.assert_close(x.grad.cpu(), y.detach().cpu())
+
+
 def test_a_program_on_the_host_draws_by_normal() -> None:
     compiled = torch.compile(lambda x: x + torch.normal(3.0, 0.5, (1000,)), backend="pjrt")
     x = torch.zeros(1000)

@@ -15,9 +15,11 @@ from torch_pjrt_dynamo.compiled import CompiledGraph
 from torch_pjrt_dynamo.donation import donating, places_of
 from torch_pjrt_dynamo.host import for_host, is_on_host
 from torch_pjrt_dynamo.lines import name_of
+from torch_pjrt_dynamo.marks import put_marks
 from torch_pjrt_dynamo.options import options_of
 from torch_pjrt_dynamo.partition import USERS, partitioner
 from torch_pjrt_dynamo.setup import set_up
+from torch_pjrt_dynamo.shared_keys import share_keys
 
 _ALL = 1 << 30  # results
 
@@ -40,6 +42,7 @@ def pjrt(
     choose between.
     """
     set_up()
+    put_marks(module)
     chosen = options_of(options or {})
     aot = _aot_of(chosen.memory_budget, chosen.buckets, chosen.precision)
     if is_on_host(module, example_inputs):
@@ -54,6 +57,8 @@ def _compiler(
 ) -> Callable[[torch.fx.GraphModule, Sequence[Any]], CompiledGraph]:
     def compile_graph(module: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> CompiledGraph:
         name = name_of(module, kind)
+        if kind == "graph":  # the others were one until the partitioner had it
+            share_keys(module)
         if buckets is None or not varies(module):
             return CompiledGraph(module, name, apart=apart, precision=precision)
         n_users = 0 if kind == "backward" else module.meta.get(USERS, _ALL)

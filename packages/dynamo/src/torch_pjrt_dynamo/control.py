@@ -2,14 +2,22 @@
 
 Each body is recorded once, like a graph, and evaluated by JAX's own control flow when the program is made.
 Gradients are PyTorch's: AOTAutograd writes backward with the same operators.
+
+Where bodies draw random numbers, the node takes a key: four uniform numbers, which are drawn like any
+others. Each turn folds its number into it, and each draw in the turn its place (Threefry: Salmon et al.,
+"Parallel Random Numbers: As Easy as 1, 2, 3", 2011). So the generator advances by one draw, however many
+turns there are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 import torch
 from jax import lax
 
@@ -18,7 +26,7 @@ from torch_pjrt.compile.loops import Scope
 from torch_pjrt.compile.precision import in_force
 from torch_pjrt.errors import LoweringError
 from torch_pjrt.graph.face import Face, contiguous_face
-from torch_pjrt.graph.graph import Graph, Number
+from torch_pjrt.graph.graph import Draw, Graph, Number
 from torch_pjrt.graph.signature import FunctionOp, Slot, intern
 from torch_pjrt.graph.tape import Value
 from torch_pjrt.passes.runner import run_passes
@@ -26,8 +34,11 @@ from torch_pjrt.run.client import client
 from torch_pjrt.tensor.buffer import wrap
 from torch_pjrt.tensor.record import record
 from torch_pjrt.tensor.view import value_of
+from torch_pjrt_dynamo.operators import recorded
+from torch_pjrt_dynamo.shared_keys import KEY_SIZE
 
 Arrays = Sequence[jax.Array]
+Key = jax.Array | None
 Tensors = Sequence[torch.Tensor]
 Body = Callable[[torch.fx.GraphModule, Sequence[Face]], tuple[Graph, list[Value]]]
 
@@ -44,30 +55,48 @@ class Recorded:
         faces = self.graph.faces()
         return [faces[v] for v in self.graph.outputs]
 
-    def __call__(self, *arrays: jax.Array) -> tuple[jax.Array, ...]:
-        """Evaluate it, while JAX traces."""
-        scope = Scope(client().lowerings, in_force(), _constant, _no_numbers, _no_draw)
+    @property
+    def draws(self) -> bool:
+        """Whether it draws random numbers."""
+        return any(node.draw is not None for node in self.graph.nodes)
+
+    def __call__(self, key: Key, *arrays: jax.Array) -> tuple[jax.Array, ...]:
+        """Evaluate it, while JAX traces; the key is that of this turn."""
+        scope = Scope(
+            client().lowerings, in_force(), _constant, _no_numbers, partial(_key_of_draw, key)
+        )
         return evaluate(run_passes(client().passes, self.graph), arrays, scope)
 
 
-def cond(body: Body, predicate: Any, true: Any, false: Any, operands: Tensors = ()) -> Any:
+def cond(
+    body: Body,
+    predicate: Any,
+    true: Any,
+    false: Any,
+    operands: Tensors = (),
+    *,
+    key: torch.Tensor | None = None,
+) -> Any:
     """One of two bodies."""
     if not isinstance(predicate, torch.Tensor):
+        if key is not None:
+            raise LoweringError("The predicate is no tensor, and the bodies share a key.")
         return (true if predicate else false)(*operands)
     faces = _faces(operands)
     yes, no = (Recorded(*body(module, faces)) for module in (true, false))
     n, n_yes = len(operands), len(yes.constants)
 
-    def compute(chosen: jax.Array, *arrays: jax.Array) -> Arrays:
+    def compute(key: Key, chosen: jax.Array, *arrays: jax.Array) -> Arrays:
         given, of_yes, of_no = arrays[:n], arrays[n : n + n_yes], arrays[n + n_yes :]
         return lax.cond(
             chosen.reshape(()).astype(bool),
-            lambda: yes(*given, *of_yes),
-            lambda: no(*given, *of_no),
+            lambda: yes(key, *given, *of_yes),
+            lambda: no(key, *given, *of_no),
         )
 
     inputs = [predicate, *operands]
-    return _node("cond", compute, inputs, [*yes.constants, *no.constants], yes.outs)
+    keys = _keys(key, yes, no)
+    return _node("cond", compute, keys, inputs, [*yes.constants, *no.constants], yes.outs)
 
 
 def while_loop(body: Body, test: Any, step: Any, carried: Tensors, others: Tensors = ()) -> Any:
@@ -76,42 +105,65 @@ def while_loop(body: Body, test: Any, step: Any, carried: Tensors, others: Tenso
     until, turn = (Recorded(*body(module, faces)) for module in (test, step))
     n, n_others, n_until = len(carried), len(others), len(until.constants)
 
-    def compute(*arrays: jax.Array) -> Arrays:
+    def compute(key: Key, *arrays: jax.Array) -> Arrays:
         same, constants = arrays[n : n + n_others], arrays[n + n_others :]
-        return lax.while_loop(
-            lambda now: until(*now, *same, *constants[:n_until])[0].reshape(()).astype(bool),
-            lambda now: turn(*now, *same, *constants[n_until:]),
-            tuple(arrays[:n]),
-        )
+
+        def goes_on(state: Any) -> jax.Array:
+            (of_test, _), now = _two_of_turn(key, state[0]), state[1]
+            return until(of_test, *now, *same, *constants[:n_until])[0].reshape(()).astype(bool)
+
+        def one(state: Any) -> Any:
+            (_, of_step), now = _two_of_turn(key, state[0]), state[1]
+            return _next(state[0]), turn(of_step, *now, *same, *constants[n_until:])
+
+        return lax.while_loop(goes_on, one, (_first(key), tuple(arrays[:n])))[1]
 
     constants = [*until.constants, *turn.constants]
-    return _node("while_loop", compute, [*carried, *others], constants, turn.outs)
+    keys = _keys(None, until, turn)
+    return _node("while_loop", compute, keys, [*carried, *others], constants, turn.outs)
 
 
-def scan(body: Body, combine: Any, start: Tensors, xs: Tensors, others: Tensors = ()) -> Any:
-    """A body for each element along the first dim, which hands something on to the next."""
+def scan(
+    body: Body,
+    combine: Any,
+    start: Tensors,
+    xs: Tensors,
+    others: Tensors = (),
+    *,
+    key: torch.Tensor | None = None,
+    backwards: bool = False,
+) -> Any:
+    """A body for each element along the first dim, which hands something on to the next.
+
+    `backwards` says that it is the gradient of one that draws: the first turn draws what the last did there.
+    """
     slices = [contiguous_face(tuple(x.shape[1:]), x.dtype) for x in xs]
     turn = Recorded(*body(combine, [*_faces(start), *slices, *_faces(others)]))
     n, n_xs, turns = len(start), len(xs), xs[0].shape[0]
+    way = -1 if backwards else 1
 
-    def compute(*arrays: jax.Array) -> Arrays:
+    def compute(key: Key, *arrays: jax.Array) -> Arrays:
         same = arrays[n + n_xs :]
 
-        def one(carried: Any, x: Any) -> Any:
-            results = turn(*carried, *x, *same)
-            return results[:n], results[n:]
+        def one(state: Any, x: Any) -> Any:
+            results = turn(_of_turn(key, state[0]), *state[1], *x, *same)
+            return (_next(state[0], way), results[:n]), results[n:]
 
-        carried, ys = lax.scan(one, tuple(arrays[:n]), tuple(arrays[n : n + n_xs]), turns)
+        state = _first(key, turns - 1 if backwards else 0), tuple(arrays[:n])
+        (_, carried), ys = lax.scan(one, state, tuple(arrays[n : n + n_xs]), turns)
         return [*carried, *ys]
 
     stacked = [contiguous_face((turns, *f.shape), f.dtype) for f in turn.outs[n:]]
     outs = [*turn.outs[:n], *stacked]
-    return _node("scan", compute, [*start, *xs, *others], turn.constants, outs)
+    keys = _keys(key, turn)
+    return _node("scan", compute, keys, [*start, *xs, *others], turn.constants, outs)
 
 
-def map_impl(body: Body, function: Any, xs: Tensors, others: Tensors = ()) -> Any:
+def map_impl(
+    body: Body, function: Any, xs: Tensors, others: Tensors = (), *, key: torch.Tensor | None = None
+) -> Any:
     """A body for each element along the first dim."""
-    return scan(body, function, [], xs, others)
+    return scan(body, function, [], xs, others, key=key)
 
 
 CONTROL: dict[str, Callable[..., Any]] = {
@@ -125,16 +177,19 @@ CONTROL: dict[str, Callable[..., Any]] = {
 def _node(
     name: str,
     compute: Callable[..., Arrays],
+    keys: Tensors,
     tensors: Tensors,
     constants: Sequence[Value],
     outs: Sequence[Face],
 ) -> list[torch.Tensor]:
-    values = [*map(value_of, tensors), *constants]
+    """The node's results. `compute` takes a key, or None where there is none, and the arrays."""
+    values = [*map(value_of, keys), *map(value_of, tensors), *constants]
     faces = tuple(contiguous_face(v.face.shape, v.face.dtype) for v in values)
     looks = tuple(contiguous_face(f.shape, f.dtype) for f in outs)
     slots = tuple(map(Slot, range(len(values))))
+    computed = partial(_keyed, compute) if keys else partial(compute, None)
     signature = intern(
-        FunctionOp(f"torch.{name}", compute), slots, {}, faces, looks, returns="list"
+        FunctionOp(f"torch.{name}", computed), slots, {}, faces, looks, returns="list"
     )
     return [wrap(v, f) for v, f in zip(record(signature, values, []), looks, strict=True)]
 
@@ -153,5 +208,41 @@ def _no_numbers(numbers: Sequence[Number]) -> Any:
     raise AssertionError("numbers of a body are constants")
 
 
-def _no_draw(draw: Any) -> Any:
-    raise AssertionError("a body draws nothing")
+def _keys(given: torch.Tensor | None, *bodies: Recorded) -> list[torch.Tensor]:
+    """The key of control flow with these bodies, if they draw: the given one, else one of its own."""
+    if not any(body.draws for body in bodies):
+        return []
+    kwargs = {"dtype": torch.float32, "device": torch.device("pjrt")}
+    own = recorded(torch.ops.aten.rand.default, ([KEY_SIZE],), kwargs) if given is None else given
+    return [own]
+
+
+def _keyed(compute: Callable[..., Arrays], uniform: jax.Array, *arrays: jax.Array) -> Arrays:
+    """`compute` with a PRNG key made of numbers in [0, 1): 16 bits of each."""
+    bits = (uniform * 2.0**16).astype(np.uint32)
+    words = bits[:2] * np.uint32(1 << 16) + bits[2:]
+    return compute(jax.random.wrap_key_data(words, impl="threefry2x32"), *arrays)
+
+
+def _key_of_draw(key: Key, draw: Draw) -> jax.Array:
+    assert key is not None
+    return jax.random.fold_in(key, jnp.asarray(draw.index).astype(np.uint32))
+
+
+def _first(key: Key, turn: int = 0) -> jax.Array | None:
+    """What counts turns; nothing where nobody draws."""
+    return None if key is None else jnp.asarray(turn, np.uint32)
+
+
+def _next(turn: jax.Array | None, way: int = 1) -> jax.Array | None:
+    return None if turn is None else (turn + np.uint32(way % (1 << 32))).astype(np.uint32)
+
+
+def _of_turn(key: Key, turn: jax.Array | None) -> Key:
+    return None if key is None or turn is None else jax.random.fold_in(key, turn)
+
+
+def _two_of_turn(key: Key, turn: jax.Array | None) -> tuple[Key, Key]:
+    """The keys of the two bodies of one turn."""
+    own = _of_turn(key, turn)
+    return (None, None) if own is None else (jax.random.fold_in(own, 0), jax.random.fold_in(own, 1))

@@ -6,6 +6,7 @@ import math
 import operator
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
@@ -18,6 +19,7 @@ from torch.fx import GraphModule
 from torch.utils.checkpoint import CheckpointPolicy
 
 from torch_pjrt_dynamo.lines import name_of
+from torch_pjrt_dynamo.shared_keys import draws, share_keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +64,10 @@ def partitioner(budget: float) -> Callable[..., tuple[GraphModule, GraphModule]]
     def partition(
         joint: GraphModule, inputs: Sequence[Any], *, num_fwd_outputs: int, **how: Any
     ) -> tuple[GraphModule, GraphModule]:
+        share_keys(joint, computes_again=budget < 1)
         _keep_what_is_drawn(joint)
-        with config.patch(activation_memory_budget=budget), _without_states_of_generators():
+        within = config.patch(activation_memory_budget=budget)
+        with within, _without_states_of_generators(), _keeping_what_is_drawn():
             forward, backward = min_cut_rematerialization_partition(
                 joint, inputs, num_fwd_outputs=num_fwd_outputs, **how
             )
@@ -83,19 +87,29 @@ def _keep_what_is_drawn(joint: GraphModule) -> None:
     is only given.
     """
     for node in joint.graph.nodes:
-        if must_recompute(node) and _draws(node):
-            for kept in (node, *(user for user in node.users if user.target is operator.getitem)):
+        if must_recompute(node) and draws(node):
+            for kept in (node, *_elements(node)):
                 kept.meta["recompute"] = CheckpointPolicy.MUST_SAVE
 
 
-def _draws(node: torch.fx.Node) -> bool:
-    """Whether it is random; attention without dropout only may be."""
-    if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
-        return False
-    schema = getattr(node.target, "_schema", None)
-    named = [a.name for a in schema.arguments] if schema is not None else []
-    given = {**dict(zip(named, node.args, strict=False)), **node.kwargs}
-    return "dropout_p" not in named or given.get("dropout_p", 0.0) != 0.0
+def _keeping_what_is_drawn() -> Any:
+    """Has PyTorch keep random numbers within any budget, where it would draw others again."""
+    original = getattr(partitioners, "choose_saved_values_set", None)
+    if original is None:
+        return nullcontext()
+
+    def choose(graph: torch.fx.Graph, known: Any, *args: Any, **kwargs: Any) -> list[torch.fx.Node]:
+        drawn = [n for n in graph.nodes if draws(n) and known.is_required_fw(n)]
+        kept = [n for n in original(graph, known, *args, **kwargs) if n not in drawn]
+        tensors = [t for n in drawn for t in (_elements(n) or [n])]
+        return [*kept, *(t for t in tensors if t not in kept)]
+
+    return patch.object(partitioners, "choose_saved_values_set", choose)
+
+
+def _elements(node: torch.fx.Node) -> list[torch.fx.Node]:
+    """What is taken out of an operator's several results."""
+    return [user for user in node.users if user.target is operator.getitem]
 
 
 def _without_states_of_generators() -> Any:

@@ -14,7 +14,9 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
+from torch_pjrt.errors import LoweringError
 from torch_pjrt.observe.counters import counters
+from torch_pjrt_dynamo.marks import is_control
 from torch_pjrt_dynamo.operators import CannotRecord, run_island
 
 Run = Callable[[list[Any]], list[Any]]
@@ -32,7 +34,17 @@ class Step:
 
 
 def in_parts(module: GraphModule, error: CannotRecord, name: str, make: MakeRun) -> Run:
-    """The graph cut at the node of `error`; `make` compiles what is before and after it."""
+    """The graph cut at the node of `error`; `make` compiles what is before and after it.
+
+    Raises `LoweringError` for control flow that must draw what its backward draws: as an island it would not.
+    """
+    if "key" in error.node.kwargs and is_control(error.node):
+        raise LoweringError(
+            f"`{error.node.target}` draws random numbers that backward needs too, "
+            "and cannot be part of a program.",
+            saw=error.reason,
+            hint="draw the numbers before the control flow and pass them to it as operands",
+        ) from error
     nodes = [n for n in module.graph.nodes if n.op not in ("placeholder", "output")]
     output = next(n for n in module.graph.nodes if n.op == "output")
     counters.islands[f"{error.node.target}: {error.reason}"] += 1

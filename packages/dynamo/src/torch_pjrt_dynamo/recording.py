@@ -32,6 +32,7 @@ from torch_pjrt_dynamo.barrier import behind_barrier
 from torch_pjrt_dynamo.control import CONTROL
 from torch_pjrt_dynamo.lines import LinedCode, line_of
 from torch_pjrt_dynamo.operators import CannotRecord, recorded
+from torch_pjrt_dynamo.shared_keys import PLACE
 
 Run = Callable[[torch.fx.GraphModule, Sequence[Any], LinedCode], list[Any]]
 
@@ -188,8 +189,13 @@ def _run(
         if node.op == "output":
             results = torch.fx.node.map_arg(node.args[0], environment.__getitem__)
             return list(results) if isinstance(results, (list, tuple)) else [results]
+        place = node.meta.get(PLACE)
+        if place is not None:
+            state.tape.n_draws = place
         with code.at(line_of(node)):
             environment[node] = computed(module, node, environment, precision)
+        if place is not None and state.tape.n_draws > place + 1:
+            raise LoweringError(f"`{node.target}` draws more than once.")
         for used in node.all_input_nodes:
             if last_use[used] is node:
                 del environment[used]
@@ -228,8 +234,6 @@ def _body(
     with _onto(scratch):
         inputs = [_Input.of(scratch, Look(face)) for face in faces]
         results = _run(module, [i.tensor for i in inputs], code, precision)
-        if scratch.n_draws:
-            raise LoweringError("A body of control flow draws random numbers.")
         if not all(isinstance(r, torch.Tensor) for r in results):
             raise LoweringError("A body of control flow gives something that is no tensor.")
         outputs = [number_on(scratch, value_of(r)) for r in results]

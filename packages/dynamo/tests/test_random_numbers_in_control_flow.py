@@ -1,0 +1,262 @@
+"""Bodies of control flow draw other numbers in each turn and call, and backward sees those of forward."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch._higher_order_ops import scan, while_loop
+from torch._higher_order_ops.map import map as torch_map
+
+from torch_pjrt.observe.counters import counters
+
+Tensor = torch.Tensor
+Function = Callable[[Tensor], Tensor]
+dropout = nn.functional.dropout
+
+
+def compiled(function: Function, **how: Any) -> Function:
+    torch._dynamo.reset()
+    return torch.compile(function, backend="pjrt", fullgraph=True, **how)
+
+
+def in_cond(x: Tensor, draw: Function) -> Tensor:
+    return torch.cond(x.sum() > 0, draw, lambda x: draw(x) * 2, (x,))
+
+
+def in_map(x: Tensor, draw: Function) -> Tensor:
+    return torch_map(draw, x)
+
+
+def in_scan(x: Tensor, draw: Function) -> Tensor:
+    return scan(lambda c, y: (c + 1, draw(y)), x.new_zeros(()), x)[1]
+
+
+def in_while_loop(x: Tensor, draw: Function) -> Tensor:
+    """A row of the result in each turn."""
+    rows = torch.arange(len(x), device=x.device)[:, None]
+
+    def turn(i: Tensor, made: Tensor) -> tuple[Tensor, Tensor]:
+        return i + 1, torch.where(rows == i, draw(x), made)
+
+    i = torch.zeros((), dtype=torch.int64, device=x.device)
+    return while_loop(lambda i, _: i < len(x), turn, (i, torch.zeros_like(x)))[1]
+
+
+def scan_of_cond(x: Tensor, draw: Function) -> Tensor:
+    def turn(c: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        return c + 1, torch.cond(c < 2, draw, lambda y: draw(y) * 3, (y,))
+
+    return scan(turn, x.new_zeros(()), x)[1]
+
+
+def map_of_cond(x: Tensor, draw: Function) -> Tensor:
+    return torch_map(
+        lambda y: torch.cond(y.sum() > 5, draw, lambda y: torch.rand_like(y) * draw(y), (y,)), x
+    )
+
+
+def cond_of_map(x: Tensor, draw: Function) -> Tensor:
+    return torch.cond(x.sum() > 0, lambda x: torch_map(lambda y: draw(y) * 3, x), draw, (x,))
+
+
+LOOPS = [in_map, in_scan, in_while_loop]
+FLOWS = [in_cond, *LOOPS]
+WITH_GRADIENTS = [in_cond, in_map, in_scan, scan_of_cond, map_of_cond, cond_of_map]
+named = {"ids": lambda f: f.__name__}
+
+
+def dropped_twice(x: Tensor) -> Tensor:
+    """Backward has no use for the first draw, and so does not draw it."""
+    return torch.rand_like(x).mul(0) + dropout(dropout(x, 0.25) * torch.rand_like(x), 0.5)
+
+
+@pytest.mark.parametrize("flow", FLOWS, **named)
+def test_calls_draw_other_numbers_that_repeat_after_manual_seed(flow: Any, programs: Any) -> None:
+    x = torch.ones(4, 16, device="pjrt")
+    draw = compiled(lambda x: flow(x, dropped_twice))
+    islands = counters.islands.total()
+    for _ in range(2):
+        draw(x).tolist()
+    programs.forget()
+
+    torch.manual_seed(5)
+    first, second = draw(x).tolist(), draw(x).tolist()
+    torch.manual_seed(5)
+    again = draw(x).tolist()
+
+    assert first == again
+    assert first != second
+    assert (programs.compiled, programs.run, counters.islands.total()) == (0, 3, islands)
+
+
+@pytest.mark.parametrize("flow", LOOPS, **named)
+def test_turns_draw_independent_uniform_numbers(flow: Any) -> None:
+    torch.manual_seed(1)
+
+    saw = compiled(lambda x: flow(x, torch.rand_like))(torch.ones(16, 4096, device="pjrt")).cpu()
+
+    assert saw.unique().numel() > saw.numel() * 0.99
+    torch.testing.assert_close(saw.mean(1), torch.full((16,), 0.5), atol=0.02, rtol=0)
+    torch.testing.assert_close(saw.var(1), torch.full((16,), 1 / 12), atol=0.01, rtol=0)
+    torch.testing.assert_close(torch.corrcoef(saw), torch.eye(16), atol=0.08, rtol=0)
+
+
+@pytest.mark.parametrize("flow", LOOPS, **named)
+def test_draws_of_one_turn_are_independent(flow: Any) -> None:
+    torch.manual_seed(2)
+
+    def difference(x: Tensor) -> Tensor:
+        return torch.randn_like(x) - torch.randn_like(x)
+
+    saw = compiled(lambda x: flow(x, difference))(torch.ones(16, 4096, device="pjrt")).cpu()
+
+    torch.testing.assert_close(saw.var(1), torch.full((16,), 2.0), atol=0.25, rtol=0)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_both_branches_draw(sign: int) -> None:
+    x = torch.ones(4096, device="pjrt") * sign
+
+    saw = compiled(lambda x: in_cond(x, torch.rand_like))(x).cpu()
+
+    assert abs(float(saw.mean()) - (0.5 if sign > 0 else 1.0)) < 0.05
+
+
+@pytest.mark.parametrize("flow", FLOWS, **named)
+@pytest.mark.parametrize("p", [0.0, 1.0])
+def test_dropout_of_all_or_nothing_is_exact(flow: Any, p: float) -> None:
+    x = torch.linspace(0.5, 2, 12).reshape(3, 4).to("pjrt")
+
+    saw = compiled(lambda x: flow(x, lambda x: dropout(x, p)))(x).cpu()
+
+    assert saw.tolist() == (x * (1 - p)).tolist()
+
+
+@pytest.mark.parametrize("flow", FLOWS, **named)
+def test_later_draws_do_not_repeat_those_of_bodies(flow: Any) -> None:
+    x = torch.ones(4, 64, device="pjrt")
+    twice = compiled(lambda x: torch.stack([flow(x, torch.rand_like), flow(x, torch.rand_like)]))
+
+    saw = [torch.rand_like(x), *twice(x), torch.rand_like(x), *twice(x), torch.rand_like(x)]
+
+    drawn = torch.stack(saw).cpu() % 1
+    assert drawn.unique().numel() > drawn.numel() - 3  # 24 bits
+
+
+def test_a_body_draws_on_after_another_number_of_turns() -> None:
+    def until(x: Tensor, bound: Tensor) -> Tensor:
+        i = torch.zeros((), dtype=torch.int64, device=x.device)
+        return while_loop(
+            lambda i, _: i < bound, lambda i, x: (i + 1, x + torch.rand_like(x)), (i, x)
+        )[1]
+
+    def later(turns: int) -> list[float]:
+        torch.manual_seed(3)
+        draw(torch.zeros(8, device="pjrt"), torch.tensor(turns, device="pjrt")).tolist()
+        return torch.rand(4, device="pjrt").tolist()
+
+    draw: Any = torch.compile(until, backend="pjrt", fullgraph=True)
+
+    assert later(2) == later(7)
+
+
+def test_the_test_of_a_while_loop_draws_other_numbers_than_its_body() -> None:
+    def first_above(x: Tensor) -> Tensor:
+        """The last number that a test saw is not known; how often they went on is."""
+        i = torch.zeros((), dtype=torch.int64, device=x.device)
+        return while_loop(
+            lambda i, _: torch.rand((), device=i.device) < 0.75,
+            lambda i, x: (i + 1, torch.maximum(x, torch.rand((), device=x.device))),
+            (i, x),
+        )[1]
+
+    draw = compiled(first_above)
+    torch.manual_seed(4)
+
+    saw = torch.stack([draw(torch.zeros((), device="pjrt")) for _ in range(50)]).cpu()
+
+    assert float(saw.max()) > 0.75
+    assert saw.unique().numel() > 20
+
+
+def ratio(flow: Any, x: Tensor, draw: Function, **how: Any) -> tuple[Tensor, Tensor]:
+    """Of what is linear in each element of `x`: results over `x`, and gradients. They are equal."""
+    function = compiled(lambda x: flow(x, draw), **how)
+    for _ in range(2):  # another call, other numbers
+        x = x.detach().requires_grad_()
+        y = function(x)
+        y.sum().backward()
+    assert x.grad is not None
+    assert 0 < int((y == 0).sum()) < y.numel()
+    return (y / x).detach().cpu(), x.grad.cpu()
+
+
+@pytest.mark.parametrize("flow", WITH_GRADIENTS, **named)
+@pytest.mark.parametrize("device", ["pjrt", "cpu"])
+def test_backward_sees_the_masks_of_forward(flow: Any, device: str) -> None:
+    x = torch.linspace(0.1, 3, 32).reshape(4, 8).to(device)
+
+    factors, gradients = ratio(flow, x, dropped_twice)
+
+    torch.testing.assert_close(gradients, factors)
+
+
+def test_backward_of_the_other_branch_sees_its_mask() -> None:
+    x = -torch.linspace(0.1, 3, 32).reshape(4, 8).to("pjrt")
+
+    factors, gradients = ratio(in_cond, x, dropped_twice)
+
+    torch.testing.assert_close(gradients, factors)
+
+
+@pytest.mark.parametrize("flow", [in_cond, in_map, in_scan], **named)
+@pytest.mark.parametrize("budget", [0, 0.1])
+def test_what_is_computed_again_within_a_budget_sees_the_masks_of_forward(
+    flow: Any, budget: float
+) -> None:
+    x = torch.linspace(0.1, 3, 32).reshape(4, 8).to("pjrt")
+
+    factors, gradients = ratio(flow, x, dropped_twice, options={"memory_budget": budget})
+
+    torch.testing.assert_close(gradients, factors)
+
+
+def test_several_on_one_line_see_their_own_masks() -> None:
+    def chain(x: Tensor, draw: Function) -> Tensor:
+        for _ in range(3):
+            x = in_cond(x, draw)
+        return x
+
+    x = torch.linspace(0.1, 3, 64).to("pjrt")
+
+    factors, gradients = ratio(chain, x, lambda x: dropout(x, 0.3))
+
+    torch.testing.assert_close(gradients, factors)
+
+
+def test_gradients_of_sizes_that_vary_are_refused() -> None:
+    x = torch.linspace(0.1, 3, 24).reshape(3, 8).to("pjrt")
+
+    with pytest.raises(Exception, match="random numbers that backward needs too"):
+        ratio(in_cond, x, dropped_twice, dynamic=True)
+
+
+def test_gradients_of_a_while_loop_that_draws_are_refused() -> None:
+    x = torch.ones(3, 4, device="pjrt", requires_grad=True)
+
+    with pytest.raises(Exception, match=r"Backward \(`while_loop`\) of .* would draw others"):
+        compiled(lambda x: in_while_loop(x, dropout))(x)
+
+
+def test_gradients_that_cannot_be_told_which_draw_is_theirs_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("torch_pjrt_dynamo.backend.put_marks", lambda module: None)
+    x = torch.ones(3, 4, device="pjrt", requires_grad=True)
+
+    with pytest.raises(Exception, match="no mark tells from others"):
+        compiled(lambda x: in_map(x, dropout))(x)
