@@ -52,7 +52,7 @@ def test_control_flow_is_one_program(
     assert (programs.run, counters.islands.total()) == (1, before)
 
 
-@pytest.mark.parametrize("function", [one_of_two, sums, mapped], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("function", [one_of_two, powers, sums, mapped], ids=lambda f: f.__name__)
 def test_gradients_go_through_control_flow(function: Callable[[Tensor], Tensor]) -> None:
     x = torch.linspace(0.1, 1.2, 12).reshape(4, 3)
     mine, wanted = x.to("pjrt").requires_grad_(), x.clone().requires_grad_()

@@ -11,6 +11,8 @@ from torch import nn
 from torch._higher_order_ops import scan, while_loop
 from torch._higher_order_ops.map import map as torch_map
 
+import torch_pjrt
+from torch_pjrt.errors import LoweringError
 from torch_pjrt.observe.counters import counters
 
 Tensor = torch.Tensor
@@ -40,7 +42,7 @@ def in_while_loop(x: Tensor, draw: Function) -> Tensor:
     rows = torch.arange(len(x), device=x.device)[:, None]
 
     def turn(i: Tensor, made: Tensor) -> tuple[Tensor, Tensor]:
-        return i + 1, torch.where(rows == i, draw(x), made)
+        return i + 1, torch.where(rows == i, draw(x.index_select(0, i.reshape(1))), made)
 
     i = torch.zeros((), dtype=torch.int64, device=x.device)
     return while_loop(lambda i, _: i < len(x), turn, (i, torch.zeros_like(x)))[1]
@@ -238,11 +240,43 @@ def test_several_on_one_line_see_their_own_masks() -> None:
     torch.testing.assert_close(gradients, factors)
 
 
-def test_gradients_of_sizes_that_vary_are_refused() -> None:
-    x = torch.linspace(0.1, 3, 24).reshape(3, 8).to("pjrt")
+@pytest.mark.parametrize("flow", [in_cond, in_map, in_scan], **named)
+def test_sizes_that_vary_see_the_masks_of_forward(flow: Any) -> None:
+    islands = counters.islands.total()
+    function = compiled(lambda x: flow(x, dropped_twice), dynamic=True)
+    for n in (3, 5, 8):
+        x = torch.linspace(0.1, 3, 8 * n).reshape(n, 8).to("pjrt").requires_grad_()
 
-    with pytest.raises(Exception, match="random numbers that backward needs too"):
-        ratio(in_cond, x, dropped_twice, dynamic=True)
+        y = function(x)
+        y.sum().backward()
+
+        assert x.grad is not None
+        torch.testing.assert_close(x.grad.cpu(), (y / x).detach().cpu())
+    assert counters.islands.total() == islands
+
+
+@torch.library.custom_op("torch_pjrt_tests::sine", mutates_args=())
+def sine(x: Tensor) -> Tensor:
+    """What looks at values."""
+    return x.cpu().sin().to(x.device)
+
+
+@sine.register_fake
+def _(x: Tensor) -> Tensor:
+    return torch.empty_like(x)
+
+
+sine.register_autograd(
+    lambda ctx, g: g * ctx.saved_tensors[0].cos(),
+    setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs),
+)
+
+
+def test_gradients_of_what_cannot_be_part_of_a_program_are_refused() -> None:
+    x = torch.ones(3, 4, device="pjrt", requires_grad=True)
+
+    with pytest.raises(LoweringError, match="random numbers that backward needs too"):
+        compiled(lambda x: in_cond(x, lambda x: dropout(sine(x))))(x)
 
 
 def test_gradients_of_a_while_loop_that_draws_are_refused() -> None:
@@ -260,3 +294,55 @@ def test_gradients_that_cannot_be_told_which_draw_is_theirs_are_refused(
 
     with pytest.raises(Exception, match="no mark tells from others"):
         compiled(lambda x: in_map(x, dropout))(x)
+
+
+def test_replays_of_a_captured_step_draw_on() -> None:
+    weights = torch.ones(4, 64).to("pjrt").requires_grad_()
+    function = compiled(lambda x: in_scan(x, dropped_twice))
+
+    @torch_pjrt.capture
+    def step() -> tuple[Tensor, Tensor]:
+        weights.grad = None
+        y = function(weights)
+        y.sum().backward()
+        assert weights.grad is not None
+        return y.detach(), weights.grad
+
+    def several() -> list[list[float]]:
+        torch.manual_seed(6)
+        seen = []
+        for _ in range(4):
+            y, gradient = step()
+            torch.testing.assert_close(gradient.cpu(), y.cpu())
+            seen.append(y.flatten().tolist())
+        return seen
+
+    first = several()
+    before = counters.replays
+    again = several()
+
+    assert counters.replays == before + 4
+    assert first == again
+    assert len(set(map(tuple, first))) == 4
+
+
+@pytest.mark.parametrize("roll", ["on", "off"])
+@pytest.mark.parametrize("flow", [in_cond, in_map, in_while_loop], **named)
+def test_layers_of_one_program_draw_other_numbers(
+    flow: Any, roll: str, programs: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch_pjrt.config, "roll_layers", roll)
+    layer = compiled(lambda x: flow(x, torch.rand_like))
+    x = torch.ones(4, 64).to("pjrt")
+    layer(x).tolist()
+    programs.forget()
+    loops = counters.loops
+
+    results = []
+    for _ in range(6):
+        x = layer(x) + 1
+        results.append(x)
+    drawn = torch.stack(results).cpu()
+
+    assert (programs.run, counters.loops - loops) == (1, int(roll == "on"))
+    assert drawn.unique().numel() > drawn.numel() - 3

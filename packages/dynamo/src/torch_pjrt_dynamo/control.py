@@ -40,7 +40,8 @@ from torch_pjrt_dynamo.shared_keys import KEY_SIZE
 Arrays = Sequence[jax.Array]
 Key = jax.Array | None
 Tensors = Sequence[torch.Tensor]
-Body = Callable[[torch.fx.GraphModule, Sequence[Face]], tuple[Graph, list[Value]]]
+# From a graph, and the faces of the tensors among its inputs, or numbers.
+Body = Callable[[torch.fx.GraphModule, Sequence[Any]], tuple[Graph, list[Value]]]
 
 
 class Recorded:
@@ -82,9 +83,9 @@ def cond(
         if key is not None:
             raise LoweringError("The predicate is no tensor, and the bodies share a key.")
         return (true if predicate else false)(*operands)
-    faces = _faces(operands)
+    faces = _looks(operands)
     yes, no = (Recorded(*body(module, faces)) for module in (true, false))
-    n, n_yes = len(operands), len(yes.constants)
+    n, n_yes = len(_tensors(operands)), len(yes.constants)
 
     def compute(key: Key, chosen: jax.Array, *arrays: jax.Array) -> Arrays:
         given, of_yes, of_no = arrays[:n], arrays[n : n + n_yes], arrays[n + n_yes :]
@@ -94,14 +95,15 @@ def cond(
             lambda: no(key, *given, *of_no),
         )
 
-    inputs = [predicate, *operands]
+    inputs = [predicate, *_tensors(operands)]
     keys = _keys(key, yes, no)
     return _node("cond", compute, keys, inputs, [*yes.constants, *no.constants], yes.outs)
 
 
 def while_loop(body: Body, test: Any, step: Any, carried: Tensors, others: Tensors = ()) -> Any:
     """A body, as long as another one says so."""
-    faces = _faces([*carried, *others])
+    faces = [*_faces(carried), *_looks(others)]
+    others = _tensors(others)
     until, turn = (Recorded(*body(module, faces)) for module in (test, step))
     n, n_others, n_until = len(carried), len(others), len(until.constants)
 
@@ -138,7 +140,8 @@ def scan(
     `backwards` says that it is the gradient of one that draws: the first turn draws what the last did there.
     """
     slices = [contiguous_face(tuple(x.shape[1:]), x.dtype) for x in xs]
-    turn = Recorded(*body(combine, [*_faces(start), *slices, *_faces(others)]))
+    turn = Recorded(*body(combine, [*_faces(start), *slices, *_looks(others)]))
+    others = _tensors(others)
     n, n_xs, turns = len(start), len(xs), xs[0].shape[0]
     way = -1 if backwards else 1
 
@@ -198,6 +201,15 @@ def _faces(tensors: Tensors) -> list[Face]:
     if not all(isinstance(t, torch.Tensor) for t in tensors):
         raise LoweringError("Control flow carries a number that is no tensor.")
     return [contiguous_face(tuple(t.shape), t.dtype) for t in tensors]
+
+
+def _looks(operands: Sequence[Any]) -> list[Any]:
+    """What operands look like to a body: sizes that vary are numbers among them, and constants here."""
+    return [_faces([x])[0] if isinstance(x, torch.Tensor) else x for x in operands]
+
+
+def _tensors(operands: Sequence[Any]) -> list[torch.Tensor]:
+    return [x for x in operands if isinstance(x, torch.Tensor)]
 
 
 def _constant(number: Number) -> Any:

@@ -131,5 +131,8 @@ def _told(node: torch.fx.Node) -> tuple[str, tuple[int, ...], int]:
 
 
 def _size_at_compilation(size: Any) -> int:
-    """A symbolic size as it was at the call that compiled the graph: `int()` would fix it for all."""
-    return size if isinstance(size, int) else size.node.hint
+    """A symbolic size as it was at the call that compiled the graph: `int()` would fix it for all.
+
+    0 for one that only values decide, as how many turns a loop took.
+    """
+    return size if isinstance(size, int) else size.node.hint or 0

@@ -226,21 +226,28 @@ def computed(
 
 
 def _body(
-    module: torch.fx.GraphModule, faces: Sequence[Face], *, precision: str | None = None
+    module: torch.fx.GraphModule, inputs: Sequence[Any], *, precision: str | None = None
 ) -> tuple[Graph, list[Value]]:
-    """The graph of a body of control flow, and the constants that it reads after its inputs."""
+    """The graph of a body of control flow, and the constants that it reads after its inputs.
+
+    `inputs` are faces for tensors, and numbers for numbers, which are constants too.
+    """
     scratch = Tape(nested=True)
     scratch.code = code = LinedCode()
     with _onto(scratch):
-        inputs = [_Input.of(scratch, Look(face)) for face in faces]
-        results = _run(module, [i.tensor for i in inputs], code, precision)
+        given = [_Input.of(scratch, Look(i)).tensor if isinstance(i, Face) else i for i in inputs]
+        n_given = len(scratch.inputs)
+        try:
+            results = _run(module, given, code, precision)
+        except CannotRecord as error:  # what cannot be recorded is the control flow
+            raise LoweringError(f"A body of control flow needs `{error.node.target}`.") from error
         if not all(isinstance(r, torch.Tensor) for r in results):
             raise LoweringError("A body of control flow gives something that is no tensor.")
         outputs = [number_on(scratch, value_of(r)) for r in results]
     graph = graph_of(scratch, outputs)
     if precision is not None:
         graph = with_precision(graph, precision)
-    return graph, scratch.inputs[len(inputs) :]
+    return graph, scratch.inputs[n_given:]
 
 
 def _attribute(module: torch.fx.GraphModule, target: str) -> Any:
