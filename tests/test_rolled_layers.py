@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -320,6 +321,24 @@ def test_by_default_deep_models_of_small_layers_have_loops_and_shallow_ones_have
 
     assert of_deep == 2
     assert of_shallow == 0
+
+
+def test_layers_of_wide_weights_have_no_loop_by_default() -> None:
+    """A turn would copy its weights out of their stack: that costs more than the loop saves."""
+    torch_pjrt.config.roll_layers = "auto"
+    layers = [nn.TransformerEncoderLayer(width, 2, 2 * width, 0.0) for width in (16, 128)]
+    models = [nn.TransformerEncoder(layer, 16, enable_nested_tensor=False) for layer in layers]
+
+    narrow, wide = (
+        torch_pjrt.explain(model.to("pjrt").train(), torch.ones(2, 1, width, device="pjrt"))
+        for model, width in zip(models, (16, 128), strict=True)
+    )
+
+    assert [run.rolled for run in narrow.programs[-1].layers] == [True]
+    [refused] = wide.programs[-1].layers
+    assert re.match(
+        r"a turn reads 5\d\d,\d{3} bytes of weights; a loop pays up to 524,288", refused.what
+    )
 
 
 def test_explanation_says_what_is_a_loop_and_what_prevented_one() -> None:

@@ -14,7 +14,7 @@ from torch_pjrt.graph.graph import Graph, Node
 from torch_pjrt.graph.signature import READ
 from torch_pjrt.passes.rolling.detection import Repetition, repetitions
 from torch_pjrt.passes.rolling.emission import with_loops
-from torch_pjrt.passes.rolling.wiring import Each, Inputs, Wiring, wired
+from torch_pjrt.passes.rolling.wiring import Carried, Each, Inputs, Wiring, wired
 from torch_pjrt.passes.runner import Stage
 from torch_pjrt.settings import settings
 
@@ -23,19 +23,23 @@ from torch_pjrt.settings import settings
 class Where:
     """Where a loop is wanted.
 
-    turns        it runs so often at least.
-    saved        so many nodes fewer are compiled at least.
-    own_bytes    each turn reads no more than this of what the program has made for it alone: that is copied.
-                 What comes in from outside is not: it stays stacked.
+    turns         it runs so often at least.
+    saved         so many nodes fewer are compiled at least.
+    made_bytes    each turn reads no more than this of what the program has made for it alone: that is copied
+                  into a stack, and out of it.
+    given_bytes   and no more than this of what it is given for it alone, weights: that stays stacked, and is
+                  copied out of it. Where all turns are computed at once, nothing is.
     """
 
     turns: int
     saved: int
-    own_bytes: float
+    made_bytes: float
+    given_bytes: float
 
 
 # What `settings.roll_layers` may say, beside "off". Measured on CPU: docs/rolled-layers.md.
-WHERE = {"auto": Where(12, 128, 2**20), "on": Where(3, 8, float("inf"))}
+_ANY = float("inf")
+WHERE = {"auto": Where(12, 128, 2**20, 2**19), "on": Where(3, 8, _ANY, _ANY)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,15 +126,25 @@ def _choose(found: list[Repetition], plan: Plan, where: Where) -> None:
 def _objection(wiring: Wiring, plan: Plan, where: Where) -> str | None:
     if wiring.turns < where.turns:
         return f"it has {wiring.turns} turns; a loop pays from {where.turns} on"
-    each = {source.values for source in wiring.sources if isinstance(source, Each)}
-    faces = plan.graph.faces()
-    made = [faces[v] for values in each for v in values if v >= 0]
-    read = sum(face.numel * face.dtype.itemsize for face in made) // wiring.turns
-    if read > where.own_bytes:
-        return f"a turn reads {read:,} bytes that are saved for it; a loop pays up to {where.own_bytes:,}"
+    made, given = _bytes_of_a_turn(wiring, plan)
+    if made > where.made_bytes:
+        return f"a turn reads {made:,} bytes that are saved for it; a loop pays up to {where.made_bytes:,}"
+    if given > where.given_bytes:
+        return f"a turn reads {given:,} bytes of weights; a loop pays up to {where.given_bytes:,}"
     if wiring.saved < where.saved:
         return f"it saves {wiring.saved} operators; a loop pays from {where.saved} on"
     return None
+
+
+def _bytes_of_a_turn(wiring: Wiring, plan: Plan) -> tuple[int, int]:
+    """What a turn reads for it alone: of what the program makes, and of what it is given."""
+    each = {source.values for source in wiring.sources if isinstance(source, Each)}
+    carries = any(isinstance(source, Carried) for source in wiring.sources)
+    faces = plan.graph.faces()
+    nbytes = {v: faces[v].numel * faces[v].dtype.itemsize for values in each for v in values}
+    made = sum(n for v, n in nbytes.items() if v >= 0)
+    given = sum(n for v, n in nbytes.items() if v < 0) if carries else 0
+    return made // wiring.turns, given // wiring.turns
 
 
 def _refused(what: Repetition | Wiring, plan: Plan, why: str) -> Refused:
