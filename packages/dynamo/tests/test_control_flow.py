@@ -73,6 +73,28 @@ class Exported(torch.nn.Module):
         return {"y": self.layer(x), "n": x.shape[0]}
 
 
+def test_autocast_casts_in_bodies() -> None:
+    def square(x: Tensor) -> Tensor:
+        return x.unsqueeze(-2) @ x.unsqueeze(-1)
+
+    def flows(x: Tensor) -> list[Tensor]:
+        with torch.autocast(x.device.type, dtype=torch.bfloat16):
+            return [
+                torch.cond(x.sum() > 0, square, lambda x: square(x) * 2, (x,)),
+                torch_map(square, x),
+                scan(lambda c, row: (c + 1, square(row)), x.new_zeros(()), x)[1],
+            ]
+
+    torch._dynamo.reset()
+    x = torch.linspace(0.1, 1, 9).reshape(3, 3)
+
+    results = torch.compile(flows, backend="pjrt", fullgraph=True)(x.to("pjrt"))
+
+    for y in results:
+        assert y.dtype == torch.bfloat16
+        torch.testing.assert_close(y.cpu().float().flatten(), x.square().sum(1), atol=0, rtol=0.02)
+
+
 def test_an_exported_program_runs() -> None:
     module = Exported()
     x = torch.randn(4, 3)

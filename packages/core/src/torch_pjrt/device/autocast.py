@@ -50,8 +50,17 @@ def install(rules: AutocastRules) -> None:
     for what, name in rules.rows():
         if (op := overload(name)) is not None:
             library.impl(op, _MAKERS[what](op), _KEY)
+    _let_control_flow_through()
     _clear_with_pytorchs_cache()
     _set_default_in_each_thread()
+
+
+def _let_control_flow_through() -> None:
+    """What CPU's autocast lets through: `torch.cond`, say, in whose bodies operators are cast."""
+    keys = torch._C.DispatchKey
+    for op in getattr(torch._ops, "_higher_order_ops", {}).values():
+        if not op.non_fallthrough_keys.has(keys.AutocastCPU):
+            op.fallthrough(keys.AutocastPrivateUse1)
 
 
 def overload(name: str) -> Any:
