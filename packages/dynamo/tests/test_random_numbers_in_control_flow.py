@@ -255,6 +255,55 @@ def test_sizes_that_vary_see_the_masks_of_forward(flow: Any) -> None:
     assert counters.islands.total() == islands
 
 
+@pytest.mark.parametrize("budget", [0, 1])
+def test_a_while_loop_without_gradient_keeps_its_draws(budget: float) -> None:
+    function: Any = compiled(
+        lambda x, z: x * in_while_loop(z, torch.rand_like), options={"memory_budget": budget}
+    )
+    x = torch.linspace(0.1, 3, 32).reshape(4, 8).to("pjrt").requires_grad_()
+
+    y = function(x, torch.ones(4, 8, device="pjrt"))
+    y.sum().backward()
+
+    assert x.grad is not None
+    torch.testing.assert_close(x.grad.cpu(), (y / x).detach().cpu())
+
+
+def test_a_branch_chosen_by_a_size_sees_the_mask_of_forward() -> None:
+    function = compiled(
+        lambda x: torch.cond(x.shape[0] > 3, dropped_twice, lambda x: dropout(x, 0.3) * 4, (x,)),
+        dynamic=True,
+    )
+    for n in (3, 4, 5, 2):
+        x = torch.linspace(0.1, 3, 16 * n).reshape(n, 16).to("pjrt").requires_grad_()
+
+        y = function(x)
+        y.sum().backward()
+
+        assert x.grad is not None
+        torch.testing.assert_close(x.grad.cpu(), (y / x).detach().cpu())
+
+
+@torch._dynamo.allow_in_graph
+def difference_of_draws(x: Tensor) -> Tensor:
+    return torch.rand_like(x) - torch.rand_like(x)
+
+
+def test_draws_of_one_call_are_independent_beside_those_that_backward_repeats() -> None:
+    def draw(x: Tensor) -> tuple[Tensor, Tensor]:
+        return dropout(x, 0.5), difference_of_draws(x.detach())
+
+    x = torch.linspace(0.1, 3, 32).reshape(4, 8).to("pjrt").requires_grad_()
+    function: Any = compiled(lambda x: torch_map(draw, x))
+
+    y, difference = function(x)
+    y.sum().backward()
+
+    assert x.grad is not None
+    torch.testing.assert_close(x.grad.cpu(), (y / x).detach().cpu())
+    assert 0 not in difference.cpu()
+
+
 @torch.library.custom_op("torch_pjrt_tests::sine", mutates_args=())
 def sine(x: Tensor) -> Tensor:
     """What looks at values."""

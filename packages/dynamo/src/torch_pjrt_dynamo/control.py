@@ -35,7 +35,7 @@ from torch_pjrt.tensor.buffer import wrap
 from torch_pjrt.tensor.record import record
 from torch_pjrt.tensor.view import value_of
 from torch_pjrt_dynamo.operators import recorded
-from torch_pjrt_dynamo.shared_keys import KEY_SIZE
+from torch_pjrt_dynamo.shared_keys import KEY_SIZE, has_draws
 
 Arrays = Sequence[jax.Array]
 Key = jax.Array | None
@@ -78,12 +78,14 @@ def cond(
     *,
     key: torch.Tensor | None = None,
 ) -> Any:
-    """One of two bodies."""
-    if not isinstance(predicate, torch.Tensor):
-        if key is not None:
-            raise LoweringError("The predicate is no tensor, and the bodies share a key.")
-        return (true if predicate else false)(*operands)
+    """One of two bodies. If the predicate is a number, it is the program's: of sizes that vary, say."""
     faces = _looks(operands)
+    if not isinstance(predicate, torch.Tensor):
+        chosen = true if predicate else false
+        if not has_draws(chosen):
+            return chosen(*operands)
+        one = Recorded(*body(chosen, faces))
+        return _node("cond", one, _keys(key, one), _tensors(operands), one.constants, one.outs)
     yes, no = (Recorded(*body(module, faces)) for module in (true, false))
     n, n_yes = len(_tensors(operands)), len(yes.constants)
 
@@ -100,7 +102,15 @@ def cond(
     return _node("cond", compute, keys, inputs, [*yes.constants, *no.constants], yes.outs)
 
 
-def while_loop(body: Body, test: Any, step: Any, carried: Tensors, others: Tensors = ()) -> Any:
+def while_loop(
+    body: Body,
+    test: Any,
+    step: Any,
+    carried: Tensors,
+    others: Tensors = (),
+    *,
+    key: torch.Tensor | None = None,
+) -> Any:
     """A body, as long as another one says so."""
     faces = [*_faces(carried), *_looks(others)]
     others = _tensors(others)
@@ -121,7 +131,7 @@ def while_loop(body: Body, test: Any, step: Any, carried: Tensors, others: Tenso
         return lax.while_loop(goes_on, one, (_first(key), tuple(arrays[:n])))[1]
 
     constants = [*until.constants, *turn.constants]
-    keys = _keys(None, until, turn)
+    keys = _keys(key, until, turn)
     return _node("while_loop", compute, keys, [*carried, *others], constants, turn.outs)
 
 

@@ -93,6 +93,12 @@ def draws(node: Node) -> bool:
     return "dropout_p" not in named or given.get("dropout_p", 0.0) != 0.0
 
 
+def has_draws(body: GraphModule) -> bool:
+    """Whether a body draws, or one within it."""
+    calls = [n for n in body.graph.nodes if n.op == "call_function"]
+    return any(draws(n) or any(map(has_draws, bodies_of(body, n))) for n in calls)
+
+
 def _draws_in(module: GraphModule, node: Node, depth: int) -> Iterator[_Draw]:
     for body in bodies_of(module, node):
         for inner in body.graph.nodes:
@@ -145,18 +151,21 @@ def _loops_in(module: GraphModule, node: Node) -> Iterator[str]:
 
 
 def _place(module: GraphModule, node: Node, depth: int) -> None:
-    """Number the draws of each body: even places by their marks, odd ones for those that have none."""
+    """Number the draws of each body: even places by their marks, odd ones for those that have none.
+
+    Several draws of one call have its mark, and none of them is told from the others: backward has none.
+    """
     unmarked = 1
     for body in bodies_of(module, node):
-        for inner in body.graph.nodes:
-            if inner.op != "call_function":
-                continue
+        calls = [n for n in body.graph.nodes if n.op == "call_function"]
+        own = Counter(mark_of(n) for n in calls if draws(n))
+        for inner in calls:
             if is_control(inner):
                 found = list(_draws_in(body, inner, depth + 1))
                 _place(body, inner, depth + 1)
             else:
                 found = [_Draw(inner, body, depth)] if draws(inner) else []
-            paths = [draw.path for draw in found if draw.path is not None]
+            paths = [draw.path for draw in found if draw.path and own[draw.path] < 2]
             if paths:
                 inner.meta[PLACE] = 2 * paths[0][depth]
             elif found:
