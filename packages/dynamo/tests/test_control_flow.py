@@ -64,6 +64,18 @@ def test_gradients_go_through_control_flow(function: Callable[[Tensor], Tensor])
     torch.testing.assert_close(mine.grad.cpu(), wanted.grad)
 
 
+def test_gradient_of_a_while_loop_runs_by_itself_and_the_report_says_why() -> None:
+    x = torch.ones(4, 3, device="pjrt").requires_grad_()
+    before = counters.islands.copy()
+
+    torch.compile(lambda x: powers(x).sin(), backend="pjrt", fullgraph=True)(x).sum().backward()
+
+    [island] = counters.islands - before
+    assert island == (
+        "while_loop_stack_output: LoweringError: Programs have no rule for `while_loop_stack_output`."
+    )
+
+
 class Exported(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()

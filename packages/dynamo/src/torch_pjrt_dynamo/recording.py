@@ -216,8 +216,10 @@ def computed(
         raise AssertionError(f"{node.op} in a graph of operators")
     try:
         if isinstance(node.target, HigherOrderOperator):
-            body = partial(_body, precision=precision)
-            return CONTROL[node.target.name()](body, *args, **kwargs)
+            flow = CONTROL.get(node.target.name())
+            if flow is None:
+                raise LoweringError(f"Programs have no rule for `{node.target}`.")
+            return flow(partial(_body, precision=precision), *args, **kwargs)
         return recorded(node.target, args, kwargs)
     except CannotRecord:
         raise
