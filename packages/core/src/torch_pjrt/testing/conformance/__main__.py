@@ -10,7 +10,6 @@ import sys
 import time
 import zlib
 from collections.abc import Iterable, Sequence
-from datetime import date
 from pathlib import Path
 
 from torch_pjrt.testing.conformance import page
@@ -18,6 +17,7 @@ from torch_pjrt.testing.conformance.cases import DTYPES, KINDS, Case, cases_of, 
 from torch_pjrt.testing.conformance.check import Result
 from torch_pjrt.testing.conformance.pool import check_all
 from torch_pjrt.testing.conformance.verdict import Verdict
+from torch_pjrt.testing.parts import part
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -36,7 +36,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     start = time.monotonic()
     verdict = Verdict()
     with options.results.open("a") as file:
-        for result in check_all(waiting, options.device, options.workers):
+        for result in check_all(
+            waiting, options.device, options.workers, from_disk=options.from_disk
+        ):
             file.write(json.dumps(result.as_dict()) + "\n")
             file.flush()
             results.append(result)
@@ -46,6 +48,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     complaints = [c for r in results if (c := verdict.on(r))]
     of_rows = list(verdict.on_rows(results, whole=_is_whole(options)))
     print("\n".join([*of_rows, *page.summary(results)]))
+    if options.from_disk:
+        print(page.from_disk(results))
     print(f"{len(waiting)} cases in {seconds:.0f} s; {len(complaints) + len(of_rows)} complaints")
     if options.page is not None:
         options.page.write_text(page.markdown(results))
@@ -81,11 +85,6 @@ def _chosen(options: argparse.Namespace) -> list[Case]:
     ]
 
 
-def _part(text: str) -> tuple[int, int]:
-    k, _, n = text.partition("/")
-    return (date.today().toordinal() if k == "today" else int(k)) % int(n), int(n)
-
-
 def _is_whole(options: argparse.Namespace) -> bool:
     return not options.operators and not options.part and set(options.kinds) == set(KINDS)
 
@@ -101,9 +100,14 @@ def _parser() -> argparse.ArgumentParser:
     add("--dtypes", nargs="+", choices=list(DTYPES), default=list(DTYPES))
     add(
         "--part",
-        type=_part,
+        type=part,
         metavar="K/N",
         help="one of N parts of the operators; `today/N`: by date",
+    )
+    add(
+        "--from-disk",
+        action="store_true",
+        help="check each case in a process that loads the programs which another one has compiled",
     )
     add("--device", default="pjrt", help="PyTorch's name of the device")
     add("--workers", type=int, default=os.cpu_count(), metavar="N", help="processes side by side")

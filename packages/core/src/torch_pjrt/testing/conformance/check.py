@@ -43,6 +43,7 @@ class Result:
     chance    runs that draw random numbers: dtype and shape were compared, values were not.
     failures  the first differences, in words.
     on_cpu    the operators that ran on the CPU; expanded, those that PyTorch decomposed.
+    compiled  how many programs XLA compiled; loaded, how many came from disk.
     """
 
     operator: str
@@ -55,6 +56,8 @@ class Result:
     failures: list[str] = field(default_factory=list)
     on_cpu: list[str] = field(default_factory=list)
     expanded: list[str] = field(default_factory=list)
+    compiled: int = 0
+    loaded: int = 0
 
     @property
     def case(self) -> Case:
@@ -84,7 +87,10 @@ class _Outcome:
 def check(case: Case, device: str, tolerance: tuple[float, float] | None = None) -> Result:
     """All runs of a case, on the CPU and on `device`. Raises nothing but what ends the process."""
     result = Result(case.operator, case.dtype, case.kind)
-    on_cpu = counters.fallbacks.copy()
+    on_cpu, before = (
+        counters.fallbacks.copy(),
+        (counters.programs_compiled, counters.programs_loaded),
+    )
     expanded: set[str] = set()
     try:
         # What only the device sees is an error of the batch: whose it is, is known of a batch of one.
@@ -107,6 +113,8 @@ def check(case: Case, device: str, tolerance: tuple[float, float] | None = None)
         name for name in counters.fallbacks - on_cpu if not name.startswith(_READERS)
     )
     result.expanded = sorted(expanded)
+    result.compiled = counters.programs_compiled - before[0]
+    result.loaded = counters.programs_loaded - before[1]
     return result
 
 

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map
 
+from torch_pjrt.overloads import aten
+
 
 class Copier:
     """Copies tensors to `device`. Tensors that share a storage share one there, so that aliasing stays."""
@@ -35,7 +37,7 @@ class Copier:
         else:
             copy = self._flat(x).as_strided(x.shape, x.stride(), x.storage_offset())
             copy = copy.conj() if x.is_conj() else copy
-            copy = torch.ops.aten._neg_view(copy) if x.is_neg() else copy
+            copy = aten._neg_view(copy) if x.is_neg() else copy
             copy = copy.detach()
         return copy.requires_grad_(source.requires_grad)
 

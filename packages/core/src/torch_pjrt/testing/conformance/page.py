@@ -28,6 +28,13 @@ def summary(results: Iterable[Result]) -> list[str]:
     return [*_table(results), "", *counts]
 
 
+def from_disk(results: Iterable[Result]) -> str:
+    """How many of the programs came from disk."""
+    results = list(results)
+    loaded, compiled = sum(r.loaded for r in results), sum(r.compiled for r in results)
+    return f"{loaded} programs were loaded from disk, {compiled} had to be compiled anew"
+
+
 def markdown(results: Sequence[Result]) -> str:
     """The coverage page. It says which cases were not run."""
     ways = _by_way(results)
