@@ -22,7 +22,7 @@ Count = Callable[[], int]
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 # Properties of tests whose sum the end of the run shows: they say how much was tried.
-SUMMED = ("random programs",)
+SUMMED = ("random programs", "mixes of devices")
 
 
 @pytest.fixture(autouse=True)

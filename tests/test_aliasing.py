@@ -324,7 +324,6 @@ OVERLAPS: dict[str, Callable[[Tensor], object]] = {
     "add of the same view": lambda x: torch.add(x[:2], 1, out=x[:2]),
     "abs of shifted": lambda x: torch.abs(x.view(-1)[:-1], out=x.view(-1)[1:]),
     "addcmul_ of itself": lambda x: x.addcmul_(x, x),
-    "addmm": lambda x: torch.addmm(x[:, :3], x[:, :3], x[:, :3], out=x[:, :3]),
     "cat to its part": lambda x: torch.cat([x[:1], x[1:2]], out=x[1:]),
     "cat to other rows": lambda x: torch.cat([x[:1], x[:1]], out=x[1:]),
     "copy_ of shifted": lambda x: x.view(-1)[1:].copy_(x.view(-1)[:-1]),
@@ -403,6 +402,16 @@ def test_write_to_memory_that_is_read_is_refused_or_done_as_on_cpu(name: str) ->
         return result, x, result is x
 
     assert_as_on_cpu(written)
+
+
+def test_product_written_to_its_factor_is_as_with_a_copy() -> None:
+    """On the CPU it depends on the processor: some BLAS kernels read what they have written."""
+    x = matrix("pjrt")[:, :3]
+    expected = torch.addmm(x, x, x).cpu()
+
+    torch.addmm(x, x, x, out=x)
+
+    assert torch.equal(x.cpu(), expected)
 
 
 def test_out_on_another_device_is_refused() -> None:

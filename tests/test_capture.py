@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -351,22 +352,6 @@ def refusal_of(step: Step, *args: Any) -> str:
     return str(refused.value)
 
 
-def test_a_step_that_reads_a_value_is_refused():
-    def step(x: torch.Tensor) -> torch.Tensor:
-        return x * 2 if x.sum() > 0 else x
-
-    assert "reads 1 values" in refusal_of(step, torch.ones(2, device="pjrt"))
-
-
-def test_a_step_that_brings_tensors_from_the_host_is_refused():
-    def step(x: torch.Tensor) -> torch.Tensor:
-        return x + torch.ones(2).to("pjrt")
-
-    text = refusal_of(step, torch.ones(2, device="pjrt"))
-    assert "from the host" in text
-    assert "float32[2]" in text
-
-
 def test_a_python_number_that_changes_is_refused():
     _, _, step = made("counts on the host")
     text = refusal_of(step, *next(batches(1)))
@@ -412,20 +397,17 @@ def test_a_tensor_on_the_cpu_is_refused_at_once():
 
 
 def test_what_a_replay_cannot_see_is_found_when_it_is_checked():
-    class Deep:
-        def __init__(self) -> None:
-            self.inner = type("Inner", (), {"scale": 2.0})()
-
-    deep = Deep()
+    hidden = itertools.chain([2.0] * 9, itertools.repeat(3.0))
 
     def step(x: torch.Tensor) -> torch.Tensor:
-        return x * deep.inner.scale
+        return x * next(hidden)
 
     captured = torch_pjrt.capture(step)
     x = torch.ones(2, device="pjrt")
     for _ in range(6):
         captured(x)
-    deep.inner.scale = 3.0
+    for _ in range(6):
+        next(hidden)
     with pytest.raises(CaptureError, match="something else now than its recording"):
         for _ in range(20):
             captured(x)

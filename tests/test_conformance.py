@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import jax.numpy as jnp
 import pytest
@@ -15,7 +16,9 @@ from torch_pjrt.testing.conformance.cases import KINDS, Case, cases_of
 from torch_pjrt.testing.conformance.check import Result, check
 from torch_pjrt.testing.conformance.compare import difference
 from torch_pjrt.testing.conformance.gaps import Gap, OnCpu
+from torch_pjrt.testing.conformance.pool import check_all
 from torch_pjrt.testing.conformance.verdict import Verdict
+from written_plugins import with_plugin
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -91,6 +94,29 @@ def test_running_on_the_cpu_needs_a_row(monkeypatch: pytest.MonkeyPatch):
 
 def test_every_row_names_cases_that_exist():
     assert not list(Verdict().on_rows([], whole=False))
+
+
+ABORTS = """
+import os
+from torch_pjrt.plugin import ForeignCalls, impl
+
+@impl
+def torch_pjrt_foreign_calls(device):
+    return [ForeignCalls(["lapack_*"], os.abort)]
+"""
+
+
+def test_from_disk_cases_run_in_a_process_that_loads_and_one_that_ends_it_has_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    for name, value in with_plugin(tmp_path, "aborts", ABORTS).items():
+        monkeypatch.setenv(name, value)
+    cases = [Case(name, "float32", "forward") for name in ("sgn", "linalg.inv", "neg")]
+
+    sgn, inv, neg = check_all(cases, "pjrt", 1, from_disk=True)
+
+    assert [(r.failed, r.compiled, r.loaded) for r in (sgn, neg)] == [(0, 0, 1)] * 2
+    assert inv.failed and "its process ended" in inv.failures[0]
 
 
 def test_the_command_resumes_where_it_stopped(tmp_path):

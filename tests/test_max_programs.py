@@ -1,7 +1,8 @@
-"""`torch_pjrt.config.max_programs` ends endless recompilation with its reason, and loses nothing."""
+"""`max_programs` ends endless recompilation with its reason, `max_program_bytes` bounds memory."""
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
 from subprocess import CompletedProcess
 
@@ -9,7 +10,7 @@ import pytest
 import torch
 
 import torch_pjrt
-from torch_pjrt.compile import programs
+from torch_pjrt.compile import programs, room
 from torch_pjrt.errors import TooManyPrograms
 from torch_pjrt.run.client import client
 
@@ -73,7 +74,7 @@ def test_what_was_recorded_is_computed_with_a_higher_limit(compiled: Count, most
 @pytest.fixture
 def full(monkeypatch: pytest.MonkeyPatch) -> None:
     """From now on the process can hold no more programs, whenever one is made."""
-    monkeypatch.setattr(programs, "_MADE_BETWEEN_QUESTIONS", 1)
+    monkeypatch.setattr(room, "_MADE_BETWEEN_QUESTIONS", 1)
     monkeypatch.setattr(client().device, "has_room_for_programs", lambda: False)
 
 
@@ -104,6 +105,100 @@ def test_a_captured_step_goes_on_when_its_program_is_given_back(
         total(n)
 
     assert step.replays > 20
+    assert step.restarts == []
+
+
+@pytest.fixture
+def room_for_four(compiled: Count) -> Iterator[None]:
+    """Four programs of `total` may be held."""
+    old = torch_pjrt.config.max_program_bytes
+    total(100)
+    [program] = [p for e in programs._entries.values() for p in e.variants.values()]
+    torch_pjrt.config.max_program_bytes = 4 * room.bytes_of(program)
+    yield
+    torch_pjrt.config.max_program_bytes = old
+
+
+@pytest.mark.usefixtures("room_for_four")
+def test_what_ran_longest_ago_is_given_back(compiled: Count) -> None:
+    for n in range(1, 12):
+        assert (total(n), total(100)) == (2 * n, 200)
+        assert len(programs._entries) <= 4
+
+    before = compiled()
+    assert [total(n) for n in (100, 11, 10)] == [200, 22, 20]
+    assert compiled() == before
+    assert total(1) == 2
+    assert compiled() == before + 1
+    assert torch_pjrt.report().counts["programs_given_back"] >= 8
+
+
+@pytest.mark.usefixtures("room_for_four")
+def test_nothing_holds_the_code_of_a_program_that_was_given_back() -> None:
+    def held() -> int:
+        gc.collect()
+        return len(client().chip.client.live_executables())
+
+    before = held()
+    for n in range(1, 30):
+        total(n)
+
+    assert held() <= before + 4
+
+
+@pytest.mark.usefixtures("room_for_four")
+def test_a_program_that_is_too_large_alone_is_kept_until_the_next(compiled: Count) -> None:
+    torch_pjrt.config.max_program_bytes = 1
+    before = compiled()
+
+    assert [total(n) for n in (7, 7, 8, 8, 7)] == [14, 14, 16, 16, 14]
+    assert compiled() == before + 3
+
+
+@pytest.mark.usefixtures("room_for_four")
+def test_a_program_that_comes_back_says_why(compiled: Count) -> None:
+    for n in (*range(1, 9), 1):
+        total(n)
+
+    why = torch_pjrt.report().programs[-1].why
+
+    assert why is not None
+    assert (why.kind, "given back" in why.advice) == ("again", True)
+
+
+@pytest.mark.usefixtures("room_for_four")
+def test_programs_that_were_given_back_count_for_the_limit(compiled: Count) -> None:
+    old, torch_pjrt.config.max_programs = torch_pjrt.config.max_programs, 9
+    try:
+        assert [total(n) for n in range(1, 9)] == list(range(2, 18, 2))
+        with pytest.raises(TooManyPrograms):
+            total(9)
+        torch_pjrt.config.max_programs += 1
+        torch_pjrt.sync()
+        assert [total(n) for n in (1, 2, 100)] == [2, 4, 200]
+    finally:
+        torch_pjrt.config.max_programs = old
+
+
+@pytest.mark.usefixtures("room_for_four")
+def test_a_captured_step_goes_on_when_there_is_no_room_for_its_program() -> None:
+    model = torch.nn.Linear(4, 4).to("pjrt")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+
+    def train(x: torch.Tensor) -> torch.Tensor:
+        loss = model(x).sum()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    step, x = torch_pjrt.capture(train), torch.ones(2, 4, device="pjrt")
+    first = step(x).item()
+    for n in range(1, 20):
+        assert step(x).item() == first
+        total(n)
+
+    assert step.replays > 10
     assert step.restarts == []
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from itertools import product
 
@@ -68,6 +69,40 @@ OPERATORS: dict[str, Callable[[Tensor], object]] = {
 @pytest.mark.parametrize("name", OPERATORS)
 def test_result_lies_in_memory_as_on_cpu(name: str) -> None:
     assert_as_on_cpu(lambda device: OPERATORS[name](image(device)))
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 2, 1, 3), (1, 0, 2, 3), (3, 2, 1, 0)], ids=str)
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_attention_of_permuted_dims_lies_as_on_cpu(
+    order: tuple[int, ...], dropout: float, is_causal: bool
+) -> None:
+    def attended(device: str) -> tuple[int, ...]:
+        x = torch.ones([(2, 3, 4, 8)[i] for i in order], device=device)
+        x = x.permute([order.index(i) for i in range(4)])
+        y = F.scaled_dot_product_attention(x, x, x, dropout_p=dropout, is_causal=is_causal)
+        return y.stride()
+
+    assert attended("pjrt") == attended("cpu")
+
+
+@pytest.mark.parametrize(
+    "order", [(1, 0, 2), (0, 2, 1), (2, 1, 0), (1, 0, 2, 3), (3, 0, 1, 2)], ids=str
+)
+@pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
+def test_batch_norm_of_permuted_dims_is_contiguous_as_on_cpu(
+    order: tuple[int, ...], training: bool
+) -> None:
+    def normed(device: str) -> tuple[Tensor, Tensor]:
+        sizes = (2, 3, 4, 5)[: len(order)]
+        x = torch.linspace(-1, 1, math.prod(sizes)).reshape(sizes)
+        x = x.to(device).permute(order).requires_grad_()
+        mean, var = torch.zeros(x.shape[1], device=device), torch.ones(x.shape[1], device=device)
+        y = F.batch_norm(x, mean, var, training=training)
+        return y, torch.autograd.grad(y.sin().sum(), x)[0]
+
+    for ours, theirs in zip(normed("pjrt"), normed("cpu"), strict=True):
+        torch.testing.assert_close(ours, theirs, check_device=False, check_stride=True)
 
 
 @pytest.mark.parametrize("dims", [2, 3])

@@ -66,3 +66,15 @@ import torch_pjrt.errors
 assert rules.check_file(torch_pjrt.errors.__file__).skipped
 """
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_generated_methods_below_a_kernel_are_not_compiled() -> None:
+    """Where a function that Dynamo leaves alone uploads, JAX makes dataclasses."""
+
+    @torch._dynamo.disable(recursive=False)
+    def uploads(x: torch.Tensor) -> torch.Tensor:
+        return x.index_select(0, torch.tensor([1, 1], device=x.device))
+
+    compiled = torch.compile(lambda x: uploads(x + 1), backend="eager")
+
+    assert compiled(torch.ones(2, 1, device="pjrt")).tolist() == [[2.0], [2.0]]

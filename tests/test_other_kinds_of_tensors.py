@@ -50,3 +50,13 @@ def test_jagged_tensor_works() -> None:
     jagged = torch.nested.nested_tensor([numbers(2, 3), numbers(4, 3)], layout=torch.jagged)
 
     assert [t.sum().item() for t in (jagged * 2).unbind()] == [12, 24]
+
+
+@pytest.mark.filterwarnings("ignore:.*runs on the CPU:UserWarning")
+def test_padded_jagged_tensor_has_gradients() -> None:
+    parts = [torch.ones(n, 3, device="pjrt", requires_grad=True) for n in (2, 4)]
+    jagged = torch.nested.as_nested_tensor(parts, layout=torch.jagged)
+
+    (jagged.to_padded_tensor(0.0) * 2).sum().backward()
+
+    assert [p.grad.sum().item() for p in parts if p.grad is not None] == [12, 24]

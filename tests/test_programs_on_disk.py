@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -126,6 +127,33 @@ def test_a_program_that_does_not_load_is_compiled_again(train: Train, tmp_path: 
         first["programs_compiled"],
         first["losses"],
     )
+
+
+HOSTILE = """
+import torch, torch_pjrt
+values = [(torch.ones(n, device="pjrt") * n).sum().item() for n in range(1, 9)]
+counts = torch_pjrt.report().as_dict()
+print(values == [n * n for n in range(1, 9)], counts["programs_compiled"], counts["programs_loaded"])
+"""
+
+
+def test_programs_are_right_whatever_the_folder_holds(python: Run, tmp_path: Path):
+    """Some of what `packages/core/tests/compile/test_hostile_store.py` lists."""
+    assert python(HOSTILE, TORCH_PJRT_CACHE_DIR=str(tmp_path)).stdout.split() == ["True", "8", "0"]
+    a, b, c, d, e, f, *rest = sorted(tmp_path.glob("*.program"))
+    swapped = a.read_bytes(), b.read_bytes()
+    b.write_bytes(swapped[0])
+    a.write_bytes(swapped[1])
+    for path in (c, d):
+        path.unlink()
+    os.mkfifo(c)
+    d.symlink_to("/dev/zero")
+    e.write_bytes(b"[" * 60_000)
+    f.chmod(0o666)
+
+    again = python(HOSTILE, TORCH_PJRT_CACHE_DIR=str(tmp_path)).stdout.split()
+
+    assert again == ["True", "6", str(len(rest))] == ["True", "6", "2"]
 
 
 def test_an_empty_variable_keeps_nothing(python: Run, tmp_path: Path):

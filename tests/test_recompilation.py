@@ -233,3 +233,16 @@ def test_tensor_without_content_is_no_part_of_a_program(
         torch_pjrt.sync()
     assert compiled() - before == 1
     assert held.shape == x.shape
+
+
+def test_second_step_takes_what_changes_as_inputs_so_that_two_programs_serve(
+    compiled: Count,
+) -> None:
+    loop = Loop()
+    after = []
+
+    for step in range(5):
+        loop.step(step)
+        after.append(compiled())
+
+    assert after == [1, 2, 2, 2, 2]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from torch_pjrt.device.autocast import overload
 from torch_pjrt.errors import PluginError
 from torch_pjrt.plugin import AutocastRules, Device
 from torch_pjrt.plugin.autocast import ACCELERATOR
@@ -16,6 +15,9 @@ MORE = {
     *(f"conv{n}d.padding" for n in (1, 2, 3)),
     "_transformer_encoder_layer_fwd",
 }  # fmt: skip
+
+# PyTorch 2.11 runs it as it is, and 2.13 casts.
+LATER = {"rms_norm"}
 
 
 class Other(Device):
@@ -39,11 +41,9 @@ def test_every_operator_that_pytorch_casts_has_a_rule_and_no_other() -> None:
         if torch._C._dispatch_has_kernel_for_dispatch_key(name, "AutocastXPU")
     }
 
-    assert {name for _, name in ACCELERATOR.rows()} - MORE == cast
-
-
-def test_every_operator_is_one_of_pytorch() -> None:
-    assert [name for _, name in ACCELERATOR.rows() if overload(name) is None] == []
+    cast -= {name for name in cast if "imname" in name}  # of tensors with named dims
+    ours = {name for _, name in ACCELERATOR.rows()} - MORE
+    assert ours == cast | LATER
 
 
 def test_one_operator_in_two_lists_is_an_error() -> None:

@@ -24,7 +24,7 @@ from torch_pjrt.errors import (
 from torch_pjrt.graph.graph import Graph
 from torch_pjrt.lowering import LoweringTable
 from torch_pjrt.passes import CORE_PASSES, Stage
-from torch_pjrt.plugin import Device, core, impl, spec
+from torch_pjrt.plugin import Device, ForeignCalls, core, impl, spec
 from torch_pjrt.plugin.host import Host, hook_names
 
 aten = torch.ops.aten
@@ -86,6 +86,13 @@ def lowering(*ops: Any, only: Device | None = None, rule: Any = abs) -> ModuleTy
         return table
 
     return plugin(torch_pjrt_lowerings)
+
+
+def calling(*rows: ForeignCalls) -> ModuleType:
+    def torch_pjrt_foreign_calls() -> Sequence[ForeignCalls]:
+        return rows
+
+    return plugin(torch_pjrt_foreign_calls)
 
 
 def passing(*passes: Any) -> ModuleType:
@@ -240,6 +247,22 @@ def test_one_plugin_with_two_passes_of_a_name_is_an_error_that_names_their_class
         host(a=passing(Named("same"), Named("same"))).passes(DEVICE)
 
 
+def test_foreign_calls_are_those_of_all_plugins() -> None:
+    rows = [ForeignCalls(["mine_*"]), ForeignCalls(["ours"], abs)]
+
+    found = host(a=calling(rows[0]), b=calling(rows[1])).foreign_calls(DEVICE)
+
+    assert found[-2:] == rows
+    assert [
+        any(r.has(name) for r in found) for name in ("mine_x", "ours", "ours_x", "Sharding")
+    ] == [
+        True,
+        True,
+        False,
+        True,
+    ]
+
+
 # broken plugins
 
 
@@ -260,6 +283,8 @@ def ask(host: Host, hook: str) -> Any:
         return host.chosen_device()
     if hook == "torch_pjrt_lowerings":
         return host.lowerings(DEVICE)
+    if hook == "torch_pjrt_foreign_calls":
+        return host.foreign_calls(DEVICE)
     return host.passes(DEVICE)
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from jaxlib import gpu_solver
 
 from torch_pjrt.errors import DeviceError
 from torch_pjrt.plugin import jax_backend
 from torch_pjrt.plugin.host import Host
 from torch_pjrt_gpu import plugin
+from torch_pjrt_gpu.foreign_calls import foreign_calls
 from torch_pjrt_gpu.plugin import Gpu
 from torch_pjrt_gpu.probe import STACKS, Finding
 
@@ -60,3 +62,21 @@ def test_start_takes_the_client_that_jax_has_started(monkeypatch: pytest.MonkeyP
 def test_missing_plugin_is_an_error_in_words() -> None:
     with pytest.raises(DeviceError, match="JAX has no platform `rocm`"):
         Gpu(Finding(STACKS[1], None)).start()
+
+
+@pytest.mark.parametrize("stack", ["CUDA", "ROCM"])
+def test_programs_from_disk_may_call_what_jax_registers_for_the_card(
+    monkeypatch: pytest.MonkeyPatch, stack: str
+) -> None:
+    targets = [("cusolver_potrf_ffi", None, 1), ("cuhybrid_eig_real", None, 1)]
+    monkeypatch.setattr(gpu_solver, "registrations", lambda: {stack: targets})
+    monkeypatch.setattr(gpu_solver, "initialize_hybrid_kernels", lambda: "done")
+
+    rows = foreign_calls(stack)
+
+    def set_ups(target: str) -> list[object]:
+        return [row.set_up and row.set_up() for row in rows if row.has(target)]
+
+    assert set_ups("cusolver_potrf_ffi") == set_ups("__cudnn$fmhaSoftmaxBackward") == [None]
+    assert set_ups("cuhybrid_eig_real") == ["done"]
+    assert set_ups("xla_ffi_python_gpu_callback") == []

@@ -23,10 +23,10 @@ the device is here, loaded on first use:
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from torch_pjrt.autoload import autoload, failure
+from torch_pjrt.lazy import attribute
 
 if TYPE_CHECKING:
     from torch_pjrt.ahead.compile_for import compile_for, targets
@@ -99,5 +99,5 @@ def __getattr__(name: str) -> Any:
         autoload()  # where PyTorch was told not to load backends by itself
         if (error := failure()) is not None:
             raise error
-        return getattr(import_module(_LAZY[name]), name)
+        return attribute(_LAZY[name], name)
     raise AttributeError(f"module 'torch_pjrt' has no attribute {name!r}")

@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 
-import torch  # noqa: F401  before the rest: it registers the device, in the order that PyTorch expects
+import torch  # before the rest: it registers the device, in the order that PyTorch expects
 
 from torch_pjrt import cli_cache
 from torch_pjrt.errors import SettingError, TorchPjrtError
@@ -25,6 +25,7 @@ from torch_pjrt.passes.runner import Pass
 from torch_pjrt.plugin import core as core_plugin
 from torch_pjrt.plugin.discovery import VARIABLE, Origin
 from torch_pjrt.plugin.host import Choice, Host, Offer, by_priority, host
+from torch_pjrt.tensor import hand_written
 
 _MOST_NAMED = 6  # a plugin with more lowerings than this has them counted, not listed
 
@@ -128,6 +129,8 @@ def _about(
         said = True
         everywhere = len(offered) > 1 and len(devices) == len(offered)
         yield f"on {'every device' if everywhere else ', '.join(devices)}: {words}"
+    if left_out := _left_out(name, offered):
+        yield f"left out, as PyTorch {torch.__version__} lacks them: {', '.join(left_out)}"
     if not said:
         yield (
             "offers nothing" if offered else "lowerings and passes are for a device: there is none"
@@ -152,6 +155,17 @@ def _by_words(
             devices_by_words.setdefault(words, []).append(device)
     for words, devices in devices_by_words.items():
         yield devices, words
+
+
+def _left_out(
+    name: str, offered: Mapping[str, Mapping[str, tuple[LoweringTable | None, list[Pass]]]]
+) -> list[str]:
+    """The operators that this PyTorch lacks of those for which the plugin has a rule or a kernel."""
+    tables = [by_plugin.get(name, (None, []))[0] for by_plugin in offered.values()]
+    absent = {str(op) for table in tables if table is not None for op in table.left_out}
+    if name == core_plugin.PLUGIN and offered:
+        absent.update(map(str, hand_written.left_out()))
+    return sorted(absent)
 
 
 def _words(table: LoweringTable | None, passes: list[Pass]) -> str:

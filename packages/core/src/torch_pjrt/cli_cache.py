@@ -16,6 +16,7 @@ from torch_pjrt.compile.store import Entry, Store
 from torch_pjrt.observe.tables import readable
 
 _LISTED = 20
+_WIDEST = 10
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
@@ -68,7 +69,7 @@ def _list(store: Store, most: int) -> None:
 
 
 def _line(entry: Entry) -> str:
-    head = entry.head
+    head = {k: str(v)[:_WIDEST] for k, v in entry.head.items()}
     used = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.used))
     seconds = f"{head.get('seconds', '?')} s"
     return (

@@ -13,6 +13,8 @@ TorchPjrtError
 ├── LoweringError (RuntimeError)        an operator cannot become a program
 │   ├── MissingLowering (NotImplementedError)   no rule, no decomposition
 │   └── WrongLowering                   a rule gave another shape or dtype than PyTorch's
+├── AbsentOperator (NotImplementedError)        an operator is called that this PyTorch lacks
+├── BrokenModule (RuntimeError)         a module of ours cannot be imported
 ├── InvalidGraph (ValueError)           a pass returned a graph that cannot run
 ├── CompileError (RuntimeError)         XLA refused a program
 ├── NonFiniteValue (RuntimeError)       an operator made a NaN or an infinity, and `check_nans()` is on
@@ -20,6 +22,7 @@ TorchPjrtError
 ├── CaptureError (RuntimeError)         a captured step cannot be replayed as it was recorded
 ├── DonatedTensor (RuntimeError)        a tensor is used whose memory was given to a compiled function
 ├── LostValue (RuntimeError)            the program that would have made a tensor's value failed
+├── MissingPackage (ImportError)        a package that is needed is not installed
 ├── UnsupportedError (NotImplementedError)      PyTorch offers it, a Python backend cannot
 └── SettingError (ValueError)           an environment variable has a value we cannot read
 
@@ -100,6 +103,14 @@ class WrongLowering(LoweringError):
     """A rule gave a result whose shape or dtype is not PyTorch's."""
 
 
+class AbsentOperator(TorchPjrtError, NotImplementedError):
+    """An operator is called that the installed PyTorch does not have."""
+
+
+class BrokenModule(TorchPjrtError, RuntimeError):
+    """A module of torch-pjrt, which is imported when something in it is first used, cannot be imported."""
+
+
 class InvalidGraph(TorchPjrtError, ValueError):
     """A graph reads what nothing makes, makes a value twice, or lists an unknown output."""
 
@@ -129,6 +140,10 @@ class DonatedTensor(TorchPjrtError, RuntimeError):
 
 class LostValue(TorchPjrtError, RuntimeError):
     """A tensor is used whose value was to come from a program that failed."""
+
+
+class MissingPackage(TorchPjrtError, ImportError):
+    """What was asked for is in a package that is not installed."""
 
 
 class UnsupportedError(TorchPjrtError, NotImplementedError):

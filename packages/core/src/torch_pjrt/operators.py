@@ -8,11 +8,14 @@ Each has a kernel for the CPU that says what it computes, and shapes for the met
                    What is past those is 0. Only the first `count` elements of `self` are there.
                    `consecutive` drops repetitions of neighbours only and keeps the order.
     unique_rows    the same of the rows of a 2-d tensor.
+    fault          the first fault of a kind in a tensor, from 1 on; 0 if it has none (`FAULTS`).
     weights_fault  what is wrong with rows of weights to draw by: 1 if one is less than 0 or nan, 2 if one
                    is infinite, 3 if a row sums to 0; 0 if nothing is.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import torch
 
@@ -24,11 +27,25 @@ _library.define("fill_rest(Tensor self, Tensor count, int dim, int scale, Scalar
 _library.define(f"unique{_UNIQUE}")
 _library.define(f"unique_rows{_UNIQUE}")
 _library.define("weights_fault(Tensor self) -> Tensor")
+_library.define("fault(Tensor self, str kind) -> Tensor")
 
 fill_rest = torch.ops.torch_pjrt.fill_rest.default
 unique = torch.ops.torch_pjrt.unique.default
 unique_rows = torch.ops.torch_pjrt.unique_rows.default
 weights_fault = torch.ops.torch_pjrt.weights_fault.default
+fault = torch.ops.torch_pjrt.fault.default
+
+# What is counted, in order: elements, matrices of a batch, or elements of the diagonals.
+FAULTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "less than 0": lambda x: x < 0,
+    "no chance": lambda x: ~((x >= 0) & (x <= 1)),
+    "zero": lambda x: x == 0,
+    "zero on the diagonal": lambda x: x.diagonal(dim1=-2, dim2=-1) == 0,
+    "nan in a matrix": lambda x: x.isnan().any(-1).any(-1),
+    "nan below the diagonal": lambda x: x.tril().isnan().any(-1).any(-1),
+    "nan above the diagonal": lambda x: x.triu().isnan().any(-1).any(-1),
+    "not finite in a matrix": lambda x: ~x.isfinite().all(-1).all(-1),
+}
 
 
 def _fill_rest(self: Tensor, count: Tensor, dim: int, scale: int, value: float) -> Tensor:
@@ -77,6 +94,13 @@ def _weights_fault(self: Tensor) -> Tensor:
     return torch.tensor(3 if bool((self == 0).all(-1).any()) else 0)
 
 
+def _fault(self: Tensor, kind: str) -> Tensor:
+    found = FAULTS[kind](self).flatten().nonzero()
+    return torch.tensor(1 + int(found[0]) if len(found) else 0)
+
+
+_library.impl("fault", _fault, "CPU")
+_library.impl("fault", lambda self, kind: self.new_empty((), dtype=torch.int64), "Meta")
 _library.impl("weights_fault", _weights_fault, "CPU")
 _library.impl("weights_fault", lambda self: self.new_empty((), dtype=torch.int64), "Meta")
 _library.impl("fill_rest", _fill_rest, "CPU")

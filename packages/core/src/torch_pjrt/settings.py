@@ -75,6 +75,8 @@ class Settings:
 
     tape_bound    TORCH_PJRT_TAPE_BOUND: the tape is run when it holds more operators than this.
     max_programs  TORCH_PJRT_MAX_PROGRAMS: one more distinct program than this is `TooManyPrograms`.
+    max_program_bytes   TORCH_PJRT_MAX_PROGRAM_BYTES: how much of the process's memory they may take, about,
+                  2 GiB if it is not set; beyond that, those that ran longest ago are given back.
     log           TORCH_PJRT_LOG: what is logged at once, names of `LOGGED`.
     cache_dir     TORCH_PJRT_CACHE_DIR: where compiled programs are saved for the next process; None (the
                   variable is empty): nowhere. If it is not set: `torch-pjrt` in the user's folder of caches.
@@ -98,6 +100,9 @@ class Settings:
 
     tape_bound: int = field(default_factory=lambda: _integer("TORCH_PJRT_TAPE_BOUND", 10_000))
     max_programs: int = field(default_factory=lambda: _integer("TORCH_PJRT_MAX_PROGRAMS", 10_000))
+    max_program_bytes: int = field(
+        default_factory=lambda: _integer("TORCH_PJRT_MAX_PROGRAM_BYTES", 2 << 30)
+    )
     log: Collection[str] = field(default_factory=lambda: _names("TORCH_PJRT_LOG", LOGGED))
     cache_dir: Path | None = field(default_factory=lambda: _folder("TORCH_PJRT_CACHE_DIR"))
     cache_bytes: int = field(default_factory=lambda: _integer("TORCH_PJRT_CACHE_BYTES", 2 << 30))

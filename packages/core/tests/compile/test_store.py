@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from torch_pjrt.compile import trust
 from torch_pjrt.compile.store import Store
 
 A, B, C = (hashlib.sha256(name.encode()).hexdigest() for name in "abc")
@@ -63,8 +64,9 @@ def test_a_changed_byte_is_noticed(tmp_path: Path):
 def test_a_file_of_another_user_is_not_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     store = Store(tmp_path, LARGE)
     store.save(A, b"program")
-    owner = os.getuid()
-    monkeypatch.setattr(os, "getuid", lambda: owner + 1)
+    owner = os.geteuid()
+    monkeypatch.setattr(trust, "objection_to_folder", lambda folder: None)
+    monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
     assert store.load(A) is None
     assert path_of(tmp_path, A).exists()
 
@@ -91,6 +93,17 @@ def test_the_folder_stays_within_its_bound(tmp_path: Path):
     total = sum(p.stat().st_size for p in tmp_path.iterdir())
     assert 5_000 < total <= 11_000
     assert store.load(hashlib.sha256(bytes([99])).hexdigest()) is not None
+
+
+def test_what_is_being_written_counts_too(tmp_path: Path):
+    store = Store(tmp_path, 10_000)
+    store.save(A, bytes(3000))
+    (tmp_path / "other.partial").write_bytes(bytes(8000))
+    store.save(B, bytes(3000))
+    assert (store.load(A), store.load(B)) == (None, None)
+    os.utime(tmp_path / "other.partial", (1, 1))
+    Store(tmp_path, 10_000).prune(10_000)
+    assert not list(tmp_path.iterdir())
 
 
 def test_pruning_removes_what_a_dead_process_left(tmp_path: Path):

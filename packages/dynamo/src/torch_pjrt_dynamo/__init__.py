@@ -7,8 +7,9 @@ shapes()                what became of sizes that vary
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from torch_pjrt.lazy import attribute
 
 if TYPE_CHECKING:
     from torch_pjrt_dynamo.exported import run
@@ -26,5 +27,5 @@ _LAZY = {
 
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
-        return getattr(import_module(_LAZY[name]), name)
+        return attribute(_LAZY[name], name)
     raise AttributeError(f"module 'torch_pjrt_dynamo' has no attribute {name!r}")

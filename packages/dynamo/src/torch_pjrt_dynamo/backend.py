@@ -12,6 +12,7 @@ from torch._dynamo.backends.common import aot_autograd
 from torch_pjrt_dynamo.bucket_sizes import Buckets
 from torch_pjrt_dynamo.bucketed import BucketedGraph, varies
 from torch_pjrt_dynamo.compiled import CompiledGraph
+from torch_pjrt_dynamo.devices_of_results import Run, where_traced
 from torch_pjrt_dynamo.donation import donating, places_of
 from torch_pjrt_dynamo.host import for_host, is_on_host
 from torch_pjrt_dynamo.lines import name_of
@@ -54,17 +55,20 @@ def pjrt(
 
 def _compiler(
     kind: str, buckets: Buckets | None, precision: str | None, *, apart: bool = False
-) -> Callable[[torch.fx.GraphModule, Sequence[Any]], CompiledGraph]:
-    def compile_graph(module: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> CompiledGraph:
+) -> Callable[[torch.fx.GraphModule, Sequence[Any]], Run]:
+    def compile_graph(module: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Run:
         name = name_of(module, kind)
         if kind == "graph":  # the others were one until the partitioner had it
             share_keys(module)
+        n_users = module.meta.get(USERS, _ALL)
         if buckets is None or not varies(module):
-            return CompiledGraph(module, name, apart=apart, precision=precision)
-        n_users = 0 if kind == "backward" else module.meta.get(USERS, _ALL)
-        return BucketedGraph(
-            module, name, apart=apart, precision=precision, buckets=buckets, n_users=n_users
-        )
+            graph = CompiledGraph(module, name, apart=apart, precision=precision)
+        else:
+            counted = 0 if kind == "backward" else n_users
+            graph = BucketedGraph(
+                module, name, apart=apart, precision=precision, buckets=buckets, n_users=counted
+            )
+        return where_traced(module, graph, n_users)
 
     return compile_graph
 

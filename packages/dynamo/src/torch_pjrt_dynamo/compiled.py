@@ -16,6 +16,7 @@ from torch_pjrt.device.generator import generator
 from torch_pjrt.graph.face import Face, face_of
 from torch_pjrt.graph.signature import Signature
 from torch_pjrt.graph.tape import Tape, Value, current, state
+from torch_pjrt.overloads import aten
 from torch_pjrt.run.sync import cut
 from torch_pjrt.run.watch import watched
 from torch_pjrt.settings import settings
@@ -32,7 +33,6 @@ from torch_pjrt_dynamo.operators import CannotRecord
 from torch_pjrt_dynamo.parts import in_parts
 from torch_pjrt_dynamo.recording import Look, Recorded, Written, record
 
-aten = torch.ops.aten
 # They look at the whole storage of a tensor.
 _SEES_STORAGE = frozenset(
     (

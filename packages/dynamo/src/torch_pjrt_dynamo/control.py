@@ -29,6 +29,7 @@ from torch_pjrt.graph.face import Face, contiguous_face
 from torch_pjrt.graph.graph import Draw, Graph, Number
 from torch_pjrt.graph.signature import FunctionOp, Slot, intern
 from torch_pjrt.graph.tape import Value
+from torch_pjrt.overloads import aten
 from torch_pjrt.passes.runner import run_passes
 from torch_pjrt.run.client import client
 from torch_pjrt.tensor.buffer import wrap
@@ -235,7 +236,7 @@ def _keys(given: torch.Tensor | None, *bodies: Recorded) -> list[torch.Tensor]:
     if not any(body.draws for body in bodies):
         return []
     kwargs = {"dtype": torch.float32, "device": torch.device("pjrt")}
-    own = recorded(torch.ops.aten.rand.default, ([KEY_SIZE],), kwargs) if given is None else given
+    own = recorded(aten.rand.default, ([KEY_SIZE],), kwargs) if given is None else given
     return [own]
 
 

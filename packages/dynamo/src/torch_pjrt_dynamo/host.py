@@ -17,6 +17,7 @@ from torch._guards import detect_fake_mode
 from torch._subclasses import FakeTensor
 from torch.fx import GraphModule
 
+from torch_pjrt.overloads import aten
 from torch_pjrt.tensor.buffer import buffer_of, is_pjrt
 
 _DEVICE = torch.device("pjrt")
@@ -170,7 +171,7 @@ class _Brought:
 
 
 def _is_dense(x: torch.Tensor) -> bool:
-    return torch.ops.aten.is_non_overlapping_and_dense(x)
+    return aten.is_non_overlapping_and_dense(x)
 
 
 def _write_back(arg: torch.Tensor, x: torch.Tensor) -> None:

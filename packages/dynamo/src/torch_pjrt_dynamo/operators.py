@@ -7,11 +7,12 @@ from typing import Any
 
 import torch
 
+from torch_pjrt.overloads import aten
 from torch_pjrt.run.client import client
 from torch_pjrt.tensor import record as recording
 from torch_pjrt.tensor.fallback import run_on_cpu
 
-_VIEWS = frozenset((torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default))
+_VIEWS = frozenset((aten.view.default, aten._unsafe_view.default))
 _PLAIN = frozenset(("aten", "prims", "_c10d_functional"))
 
 

@@ -13,6 +13,7 @@ from torch_pjrt.graph.face import Face, contiguous_face, face_of
 from torch_pjrt.graph.tape import Uploaded, Value
 from torch_pjrt.observe.causes import because
 from torch_pjrt.observe.counters import counters
+from torch_pjrt.overloads import aten
 from torch_pjrt.run import memory
 from torch_pjrt.run.client import client
 from torch_pjrt.tensor.buffer import wrap
@@ -80,7 +81,7 @@ def _padded_value(value: Value, tensor: torch.Tensor, shape: tuple[int, ...]) ->
     if value.array is None or not (here or nbytes <= _MOST_BY_WAY_OF_THE_HOST):
         pad = [n for d in reversed(range(tensor.ndim)) for n in (0, shape[d] - tensor.shape[d])]
         whole = wrap(value, contiguous_face(tensor.shape, tensor.dtype))
-        return value_of(torch.ops.aten.constant_pad_nd.default(whole, pad, 0))
+        return value_of(aten.constant_pad_nd.default(whole, pad, 0))
     with because("padding to a bucket"):
         host = host_array(value)
     room = empty_room(shape, host.dtype)

@@ -29,6 +29,7 @@ from torch_pjrt.tensor.bounds import watch_of
 from torch_pjrt.tensor.buffer import buffer_of, is_pjrt, look_of, wrap
 from torch_pjrt.tensor.view import content, value_of
 from torch_pjrt_dynamo.barrier import behind_barrier
+from torch_pjrt_dynamo.compositions import COMPOSITIONS
 from torch_pjrt_dynamo.control import CONTROL
 from torch_pjrt_dynamo.lines import LinedCode, line_of
 from torch_pjrt_dynamo.operators import CannotRecord, recorded
@@ -216,6 +217,8 @@ def computed(
         raise AssertionError(f"{node.op} in a graph of operators")
     try:
         if isinstance(node.target, HigherOrderOperator):
+            if (composition := COMPOSITIONS.get(node.target.name())) is not None:
+                return composition(node, args, kwargs)
             flow = CONTROL.get(node.target.name())
             if flow is None:
                 raise LoweringError(f"Programs have no rule for `{node.target}`.")

@@ -23,6 +23,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import CheckpointPolicy
 
 from torch_pjrt.errors import LoweringError
+from torch_pjrt.overloads import aten
 from torch_pjrt_dynamo.marks import Path, bodies_of, is_control, mark_of
 
 # Of an operator in a body, in its `meta`: which draw of the turn is its.
@@ -178,7 +179,7 @@ def _give(module: GraphModule, nodes: list[Node]) -> None:
     first = nodes[0]
     kwargs = {"dtype": torch.float32, "device": torch.device("pjrt")}
     with module.graph.inserting_before(first):
-        key = module.graph.call_function(torch.ops.aten.rand.default, ([KEY_SIZE],), kwargs)
+        key = module.graph.call_function(aten.rand.default, ([KEY_SIZE],), kwargs)
     mode = detect_fake_mode([n.meta.get("val") for n in module.graph.nodes])
     assert mode is not None
     with mode:

@@ -15,16 +15,15 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-import torch
 from jax import lax
 
 from torch_pjrt.lowering import attention
 from torch_pjrt.lowering.promote import opmath
 from torch_pjrt.lowering.table import LoweringTable
+from torch_pjrt.plugin import aten
 
 Array = jax.Array
 
-aten = torch.ops.aten
 table = LoweringTable("CPU")
 
 # (shortest sequence, blocks of queries), by measurement: more take longer to compile, and gain nothing.

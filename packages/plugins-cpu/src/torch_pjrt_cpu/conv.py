@@ -13,15 +13,14 @@ from functools import partial
 
 import jax
 import numpy as np
-import torch
 from jax import lax
 
 from torch_pjrt.lowering import conv
 from torch_pjrt.lowering.table import LoweringTable
+from torch_pjrt.plugin import aten
 
 Array = jax.Array
 
-aten = torch.ops.aten
 table = LoweringTable("CPU")
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from torch_pjrt.plugin import AutocastRules, Device, impl
+from torch_pjrt.errors import DeviceError
+from torch_pjrt.options import CLIENT, client_options
+from torch_pjrt.plugin import AutocastRules, Device, ForeignCalls, impl
 from torch_pjrt.plugin.jax_backend import separate_cpu_chips
 from torch_pjrt_cpu.autocast import RULES
 
@@ -35,11 +37,26 @@ class Cpu(Device):
     def start(self) -> Sequence[jax.Device]:
         import jax
 
+        if given := client_options():
+            raise DeviceError(
+                "The client of the CPU takes no options.",
+                saw=f"{CLIENT} names {', '.join(given)}",
+                hint=f"unset {CLIENT}, or choose another device by PJRT_DEVICE",
+            )
         try:
             return jax.local_devices(backend="cpu")
         except (RuntimeError, AssertionError):
             # JAX_PLATFORMS leaves the CPU out, or names something that fails.
             return separate_cpu_chips()
+
+    def compile_options(self) -> Mapping[str, Any]:
+        """Halves are rounded after each operator, as PyTorch's are, and not only where a loop ends."""
+        return {"xla_allow_excess_precision": False}
+
+    def prepare(self, module: Any) -> None:
+        from torch_pjrt_cpu.rounding import hold  # which imports JAX
+
+        hold(module)
 
     def fingerprint(self) -> str:
         """The processor's instructions: XLA compiles for those of the machine that it runs on."""
@@ -78,6 +95,16 @@ def torch_pjrt_lowerings(device: Device) -> LoweringTable | None:
     if device.name != Cpu.name:
         return None
     from torch_pjrt.lowering.table import LoweringTable  # which imports JAX
-    from torch_pjrt_cpu import attention, conv
+    from torch_pjrt_cpu import attention, conv, grouped_matmul
 
-    return LoweringTable.merged(device.name, (attention.table, conv.table))
+    return LoweringTable.merged(device.name, (attention.table, conv.table, grouped_matmul.table))
+
+
+@impl
+def torch_pjrt_foreign_calls(device: Device) -> list[ForeignCalls]:
+    """LAPACK."""
+    if device.name != Cpu.name:
+        return []
+    from torch_pjrt_cpu.lapack import foreign_calls  # which imports jaxlib
+
+    return foreign_calls()

@@ -14,17 +14,16 @@ from typing import Any
 
 import jax
 import numpy as np
-import torch
 from jax import lax
 
 from torch_pjrt.lowering import attention as core
 from torch_pjrt.lowering.table import LoweringTable
+from torch_pjrt.plugin import aten
 from torch_pjrt.run.client import client
 from torch_pjrt_gpu.cudnn import answer_for_the_card_at_work
 
 Array = jax.Array
 
-aten = torch.ops.aten
 table = LoweringTable("gpu")
 
 _HALVES = (np.dtype(np.float16), jax.dtypes.canonicalize_dtype("bfloat16"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from torch_pjrt.plugin import Device, impl
+from torch_pjrt.plugin import Device, ForeignCalls, impl
 from torch_pjrt_gpu import ahead
 from torch_pjrt_gpu.probe import Finding, find
 from torch_pjrt_gpu.targets import CARDS
@@ -90,6 +90,16 @@ def torch_pjrt_lowerings(device: Device) -> LoweringTable | None:
     from torch_pjrt_gpu.attention import table
 
     return table
+
+
+@impl
+def torch_pjrt_foreign_calls(device: Device) -> list[ForeignCalls]:
+    """JAX's and cuDNN's."""
+    if not isinstance(device, Gpu):
+        return []
+    from torch_pjrt_gpu.foreign_calls import foreign_calls  # which imports jaxlib
+
+    return foreign_calls("CUDA" if device.has_cudnn() else "ROCM")
 
 
 @impl

@@ -5,11 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from torch_pjrt.plugin import Device, impl
+from torch_pjrt.plugin import Device, ForeignCalls, impl
 from torch_pjrt_tpu import ahead, probe
 
 if TYPE_CHECKING:
     import jax
+
+# What libtpu makes of these while it compiles: a program calls nothing when it runs.
+_OF_THE_COMPILER = (
+    "ApproxTopK",
+    "Eigh",
+    "LuDecomposition",
+    "ProductOfElementaryHouseholderReflectors",
+    "Qr",
+    "tpu_custom_call",
+)
 
 
 class Tpu(Device):
@@ -55,3 +65,9 @@ class Tpu(Device):
 def torch_pjrt_devices() -> list[Device]:
     """The chips."""
     return [Tpu()]
+
+
+@impl
+def torch_pjrt_foreign_calls(device: Device) -> list[ForeignCalls]:
+    """Those that are none to who runs a program."""
+    return [ForeignCalls(_OF_THE_COMPILER)] if device.name == Tpu.name else []

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-import torch
 
 from torch_pjrt.lowering.table import LoweringTable
+from torch_pjrt.plugin import aten
 
-aten = torch.ops.aten
 table = LoweringTable("sample")
 
 

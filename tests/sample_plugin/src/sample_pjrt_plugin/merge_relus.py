@@ -10,12 +10,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-import torch
-
 from torch_pjrt.graph.graph import Graph, Node
 from torch_pjrt.passes import Stage
+from torch_pjrt.plugin import aten
 
-RELU = torch.ops.aten.relu.default
+RELU = aten.relu.default
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from torch_pjrt.graph.face import Face
 from torch_pjrt.graph.graph import Draw, Graph, Node, Number
 from torch_pjrt.graph.loop import ELEMENTS, STACK, LoopOp
 from torch_pjrt.graph.signature import (
+    ADDED_AT,
     APART,
     READ,
     WRITE,
@@ -31,6 +32,7 @@ from torch_pjrt.graph.signature import (
     filled,
 )
 from torch_pjrt.lowering import bounds, complex32, window
+from torch_pjrt.lowering.slice import added_at
 from torch_pjrt.lowering.table import Lowering, LoweringTable
 from torch_pjrt.observe.lines import are_in_programs
 from torch_pjrt.observe.places import at_line
@@ -44,6 +46,7 @@ Array = jax.Array
 INTERNAL = {
     READ: lambda node, base, offset=None: _read(node.signature, base, offset),
     WRITE: lambda node, base, new, offset=None: _write(node.signature, base, new, offset),
+    ADDED_AT: lambda node, x, new, place: added_at(x, new, node.signature.args[2], place),
     APART: lambda node, x: lax.optimization_barrier(x),
     OUTSIDE: lambda node, places, before=None: bounds.outside(
         places, before, *node.signature.args[2:]

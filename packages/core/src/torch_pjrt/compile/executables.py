@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 from jax.experimental import serialize_executable
 
 from torch_pjrt.compile.boundary import Boundary
+from torch_pjrt.compile.foreign_calls import set_up, unknown
 from torch_pjrt.run.client import Client
 
 
-def to_bytes(compiled: Any, boundary: Boundary) -> bytes | None:
-    """The compiled program with its boundary; None if the device's PJRT plugin cannot write programs out."""
+def to_bytes(compiled: Any, boundary: Boundary, calls: Sequence[str]) -> bytes | None:
+    """The compiled program with its boundary and the targets of its custom calls.
+
+    None if the device's PJRT plugin cannot write programs out.
+    """
     try:
-        return pickle.dumps((*serialize_executable.serialize(compiled), boundary))
+        return pickle.dumps((tuple(calls), boundary, *serialize_executable.serialize(compiled)))
     except (jax.errors.JaxRuntimeError, NotImplementedError, ValueError):
         return None
 
@@ -23,10 +28,14 @@ def to_bytes(compiled: Any, boundary: Boundary) -> bytes | None:
 def from_bytes(content: bytes, client: Client) -> tuple[Any, Boundary] | None:
     """What `to_bytes` wrote, the program loaded on the client's chip; None if it cannot be loaded.
 
+    Before that the foreign functions that it calls are set up; none is loaded that has others.
     Loading runs what is in `content`: it must come from a place that only this user can write to.
     """
     try:
-        payload, in_tree, out_tree, boundary = pickle.loads(content)
+        calls, boundary, payload, in_tree, out_tree = pickle.loads(content)
+        if unknown(calls, client):
+            return None
+        set_up(calls, client)
         compiled = serialize_executable.deserialize_and_load(
             payload, in_tree, out_tree, backend=client.chip.client, execution_devices=[client.chip]
         )

@@ -28,7 +28,7 @@ from torch_pjrt.run.client import Client
 from torch_pjrt.settings import settings
 
 # Grows when what is written to disk, or how it is found, changes.
-FORMAT = 2
+FORMAT = 4
 
 # What PyTorch's own objects are written as says all about them.
 _PLAIN = (bool, int, str, torch.dtype, torch.device, torch.layout, torch.memory_format)
@@ -36,7 +36,7 @@ _OVERLOAD = torch._ops.OpOverload
 
 
 class NotPortable(Exception):
-    """Something in a graph is known to this process only: a function, for example."""
+    """Something in a graph is known to this process only, a function for example; says what."""
 
 
 def of_program(
@@ -59,7 +59,7 @@ def _parts(
 ) -> Iterator[str]:
     for array in arrays:
         if not isinstance(array.sharding, jax.sharding.SingleDeviceSharding):
-            raise NotPortable("an array on several chips")
+            raise NotPortable("array on several chips")
         yield f"{array.dtype}{array.shape}"
     yield from map(_node, graph.nodes)
     yield f"outputs {graph.outputs} donated {tuple(donated)} seedings {n_seedings}"
@@ -133,7 +133,7 @@ def _written(x: Any) -> str:
         return f"{x.kind.__name__} {x.index}"
     if isinstance(x, (_OVERLOAD, InternalOp)):
         return str(x)
-    raise NotPortable(f"{x.__class__.__qualname__} {x!r}")
+    raise NotPortable(f"{x.__class__.__qualname__} in it")
 
 
 _grounds: dict[int, str] = {}

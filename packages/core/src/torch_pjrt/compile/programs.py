@@ -7,10 +7,12 @@ whatever they are.
 
 from __future__ import annotations
 
+import gc
 import itertools
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import starmap
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -20,7 +22,11 @@ from torch_pjrt import dtypes
 from torch_pjrt.compile import saved
 from torch_pjrt.compile.boundary import Boundary, with_stacks
 from torch_pjrt.compile.build import as_signed, function_of, seeding_words
+from torch_pjrt.compile.likely_inputs import forget as forget_numbers
+from torch_pjrt.compile.likely_inputs import likely_inputs
 from torch_pjrt.compile.precision import in_force
+from torch_pjrt.compile.room import Room
+from torch_pjrt.compile.sizes import may_need
 from torch_pjrt.graph.graph import Graph, graph_of, with_inputs
 from torch_pjrt.graph.loop import loops_of
 from torch_pjrt.observe.compilations import (
@@ -33,18 +39,20 @@ from torch_pjrt.observe.compilations import (
 from torch_pjrt.observe.counters import counters
 from torch_pjrt.observe.dumps import begin as begin_dump
 from torch_pjrt.observe.launches import launched
-from torch_pjrt.observe.log import tell
 from torch_pjrt.passes.runner import run_passes
+from torch_pjrt.plugin.jax_backend import call_in_c
 from torch_pjrt.run import memory
 from torch_pjrt.run.client import client
-from torch_pjrt.run.rows import gathered, spread
-from torch_pjrt.run.wait import remember
+from torch_pjrt.run.quiet import quiet
+from torch_pjrt.run.rows import gathered
+from torch_pjrt.run.wait import remember, wait
 from torch_pjrt.settings import settings
 
 if TYPE_CHECKING:
     from torch_pjrt.graph.tape import Tape, Value
 
 _MOST_VARIANTS = 2
+_launches = itertools.count(1)
 
 
 class Program:
@@ -56,6 +64,7 @@ class Program:
     plan       which numbers of the tape are inputs.
     boundary   which inputs and outputs it takes and gives as stacks.
     launches, resets, needs    kept by `run/memory.py`.
+    used           grows from launch to launch of any program.
     compilation    what it cost, why it was needed, how often it ran.
     """
 
@@ -76,49 +85,92 @@ class Program:
         self.outputs = outputs
         self.donated = donated
         self.plan = plan
-        self.launches = self.resets = 0
+        self.launches = self.resets = self.used = 0
         self.needs: int | None = None
+        self._call: Callable[..., Any] | None = None  # the compiled program, once it has run
+        self._may_not_fit = may_need(recorded) > memory.room()
+        self._all_needs: int | None = None
 
     @property
     def graph(self) -> Graph:
         """After the passes, as it is lowered. They run again: a program may keep thousands of nodes."""
         return run_passes(client().passes, self.recorded)
 
-    def run(self, tape: Tape, reusable: Mapping[int, int]) -> Sequence[jax.Array]:
+    def run(self, tape: Tape, reusable: Mapping[int, int], box: list[Any]) -> None:
         """Launch it on the tape's inputs. An input that is donated but still held is copied first."""
         kept: Collection[int] = ()
         if self.donated != tuple(reusable):
             kept = frozenset([-n - 1 for n in self.donated if n not in reusable])
         arrays: list[Any] = [value.array for value in tape.inputs]
         counters.operators += len(self.recorded.nodes)
-        return self.launch(arrays, self.plan.arguments(tape), kept, tape.inputs)
+        self.launch(arrays, self.plan.arguments(tape), box, kept, tape.inputs)
 
     def launch(
         self,
         arrays: list[Any],
         numbers: Sequence[np.ndarray],
+        box: list[Any],
         kept: Collection[int] = (),
         values: Sequence[Value | None] | None = None,
-    ) -> Sequence[Any]:
+    ) -> None:
         """Launch it on these arrays, of which it takes those of `donated`, and numbers.
 
-        `kept` are places among `arrays` that are copied before they are taken; `values` hold the arrays, and
-        may be told to hold rows of a stack instead.
+        `box` gets one item, what was given, in the instant in which the memory is taken. Whatever is raised:
+        where the box is empty the program has not run. `kept` are places among `arrays` that are copied
+        before they are taken; `values` hold the arrays, and may be told to hold rows of a stack instead.
         """
         with counters.timed("launch_s"), dtypes.x64():
             try:
-                taken = gathered(self.boundary, arrays, kept, values)
-                results = self.compiled(*taken, *numbers)
+                if self._may_not_fit and not self._fits():
+                    self._try(arrays, numbers, box)
+                else:
+                    self._launch((*gathered(self.boundary, arrays, kept, values), *numbers), box)
             except jax.errors.JaxRuntimeError as error:
                 memory.raise_if_exhausted(error, "launching a program")
                 raise
+        self.used = next(_launches)
         memory.launched(self)
-        if results:
-            remember(results)
+        if box[0]:
+            remember(box[0])
         launched(self)
         counters.programs_run += 1
         counters.donated += len(self.donated)
-        return spread(self.boundary, results)
+
+    def _launch(self, arguments: tuple[Any, ...], box: list[Any]) -> None:
+        """Launch it, and put what it gives into the box, as one.
+
+        JAX's Python runs at the first launch only. From then on both are one call of a function in C, in
+        which no handler of a signal is called; a garbage collection might be, before Python 3.12.
+        """
+        if self._call is None:
+            with quiet():
+                box.append(self.compiled(*arguments))
+                self._call = call_in_c(self.compiled)
+            return
+        collects = gc.isenabled()
+        try:
+            gc.disable()
+            box.extend(starmap(self._call, (arguments,)))
+        finally:
+            if collects:
+                gc.enable()
+
+    def _try(self, arrays: list[Any], numbers: Sequence[np.ndarray], box: list[Any]) -> None:
+        """Launch it without taking any memory, and see whether it runs."""
+        kept = frozenset([-n - 1 for n in self.donated])
+        results = self.compiled(*gathered(self.boundary, arrays, kept), *numbers)
+        for array in results:
+            array.block_until_ready()
+        box.append(results)
+
+    def _fits(self) -> bool:
+        """Whether there is room for what it needs beside its inputs. Asked where that may be much."""
+        if self._all_needs is None:
+            self._all_needs = memory.all_needs(self.compiled)
+        if self._all_needs <= memory.room():
+            return True
+        wait()  # what still runs may give back what it needs
+        return self._all_needs <= memory.room()
 
 
 class NumberPlan:
@@ -201,13 +253,19 @@ class Entry:
     """The programs of one code and one set of outputs."""
 
     def __init__(self, tape: Tape) -> None:
-        none = np.zeros(0, np.int64)
         self.history = NumberHistory(tape)
-        self.plan = NumberPlan(tape, none, none)
+        ints, floats = likely_inputs(tape)
+        self.plan = NumberPlan(tape, np.array(ints, np.int64), np.array(floats, np.int64))
         self.variants: dict[tuple[int, ...], Program] = {}
+
+    @property
+    def used(self) -> int:
+        """When one of its programs was launched last; 0 if none was."""
+        return max((program.used for program in self.variants.values()), default=0)
 
 
 _entries: dict[Any, Entry] = {}
+_room = Room(_entries)
 
 
 def program_for(
@@ -230,7 +288,8 @@ def program_for(
     )
     entry = _entries.get(key)
     if entry is None:
-        check_limit(len(_entries), tape, key, reusable)
+        if key not in _room.given_back:
+            check_limit(len(_entries) + len(_room.given_back), tape, key, reusable)
         entry = _entries[key] = Entry(tape)
     elif not entry.plan.fits(tape):
         entry.plan = entry.plan.widened(tape, entry.history)
@@ -244,36 +303,25 @@ def program_for(
         else:
             program = next(iter(entry.variants.values()))
     if program is None:
-        _make_room()
+        _room.make()
         _entries[key] = entry
         with compiling(tape, key, donated, entry.plan.changing, str(cause)) as compilation:
             program = _compiled(tape, live, reusable, entry.plan)
         program.compilation = compilation
         entry.variants[donated] = program
+        _room.take(key, program)
     elif tape.code.__class__ is not list:
         note_lines(tape, key)
     return program
 
 
-# Asking may mean looking at the whole process, so it is done seldom.
-_MADE_BETWEEN_QUESTIONS = 64
-_made = itertools.count(1)
-
-
-def _make_room() -> None:
-    """Give back the older half of the programs where the device can hold no more."""
-    if next(_made) % _MADE_BETWEEN_QUESTIONS or client().device.has_room_for_programs():
-        return
-    older = list(_entries)[: len(_entries) // 2]
-    for key in older:
-        del _entries[key]
-    tell("recompile", f"{len(older)} programs were given back: the process can hold no more")
-
-
 def forget_programs() -> None:
     """Empty the cache. What is compiled again is counted again."""
     _entries.clear()
+    _room.given_back.clear()
+    _room.count_again()
     forget_known()
+    forget_numbers()
 
 
 @contextmanager
@@ -285,6 +333,7 @@ def anew() -> Iterator[None]:
         yield
     finally:
         _entries.update(kept)
+        _room.count_again()
 
 
 def shapes_of_arguments(tape: Tape, plan: NumberPlan) -> list[jax.ShapeDtypeStruct]:
@@ -327,24 +376,25 @@ def _compiled(
     found = saved.load(digest) if digest is not None else None
     if found is None:
         start = time.perf_counter()
-        found = _compile(recorded, tape, reusable, plan)
+        found, lowered = _compile(recorded, tape, reusable, plan)
         if digest is not None:
-            saved.save(digest, *found, len(recorded.nodes), time.perf_counter() - start)
+            seconds = time.perf_counter() - start
+            saved.save(digest, *found, lowered, len(recorded.nodes), seconds)
     compiled, boundary = found
     return Program(recorded, compiled, tuple(outputs), tuple(reusable), plan, boundary)
 
 
 def _compile(
     recorded: Graph, tape: Tape, reusable: Mapping[int, int], plan: NumberPlan
-) -> tuple[Any, Boundary]:
-    """The graph lowered and compiled, to be launched on arrays like the tape's inputs; how they go in."""
+) -> tuple[tuple[Any, Boundary], Any]:
+    """The graph compiled for arrays like the tape's inputs, and how they go in; what JAX lowered."""
     heirs = {-origin - 1: place for place, origin in enumerate(reusable)}
     graph, boundary = with_stacks(run_passes(client().passes, recorded), heirs)
     dump = begin_dump(recorded, graph)
     function = function_of(graph, client().lowerings, plan, len(tape.draws))
     arguments = _shapes_of_stacks(boundary, shapes_of_arguments(tape, plan))
     with dtypes.x64():
-        compiled = client().compile(function, arguments, boundary.donated, dump)
+        compiled, lowered = client().compile(function, arguments, boundary.donated, dump)
     counters.programs_compiled += 1
     counters.loops += sum(1 for loop in loops_of(graph) if not loop.vectorized)
-    return compiled, boundary
+    return (compiled, boundary), lowered

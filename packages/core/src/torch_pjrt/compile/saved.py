@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch_pjrt.compile import executables
 from torch_pjrt.compile.fingerprint import NotPortable, of_program
+from torch_pjrt.compile.foreign_calls import targets_of, unknown
 from torch_pjrt.compile.store import Store
 from torch_pjrt.observe.counters import counters
 from torch_pjrt.run.client import client
@@ -31,8 +32,8 @@ def digest_of(recorded: Graph, tape: Tape, donated: Sequence[int]) -> str | None
     arrays: list[Any] = [value.array for value in tape.inputs]
     try:
         return of_program(recorded, arrays, donated, len(tape.draws), client())
-    except NotPortable:
-        counters.programs_not_portable += 1
+    except NotPortable as why:
+        counters.not_kept[str(why)] += 1
         return None
 
 
@@ -51,14 +52,28 @@ def load(digest: str) -> tuple[Any, Boundary] | None:
         return found
 
 
-def save(digest: str, compiled: Any, boundary: Boundary, n_operators: int, seconds: float) -> None:
+def save(
+    digest: str,
+    compiled: Any,
+    boundary: Boundary,
+    lowered: Any,
+    n_operators: int,
+    seconds: float,
+) -> None:
     """Keep a program for the next process; `seconds` is what it took to lower and compile it."""
     with counters.timed("save_s"):
-        content = executables.to_bytes(compiled, boundary)
-        if content is not None:
-            device = client().device.name
-            about = {"device": device, "operators": n_operators, "seconds": round(seconds, 3)}
-            _store().save(digest, content, **about)
+        calls = targets_of(lowered)
+        if nobody_sets_up := unknown(calls, client()):
+            for target in nobody_sets_up:
+                counters.not_kept[f"unknown custom call `{target}`"] += 1
+            return
+        content = executables.to_bytes(compiled, boundary, calls)
+        if content is None:
+            counters.not_kept["device does not write programs out"] += 1
+            return
+        device = client().device.name
+        about = {"device": device, "operators": n_operators, "seconds": round(seconds, 3)}
+        _store().save(digest, content, **about)
 
 
 def _store() -> Store:

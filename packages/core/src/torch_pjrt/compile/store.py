@@ -1,10 +1,11 @@
 """The cache on disk: compiled programs that a later process loads, one file each.
 
-    <folder>/<digest>.program     a line of JSON (what it is, the digest of the rest), then the program
+    <folder>/<digest>.program     a line of JSON (its digest, size and hash), then the program
 
 Many processes may use one folder: a file appears whole, by renaming, or not at all. One that is cut off,
-foreign or of another owner is not used; whatever goes wrong with the disk costs the cache, never the
-program. When the folder grows past its bound, what was not used for longest goes.
+under another's name, foreign, or that other users may have written is not used; whatever goes wrong with the
+disk costs the cache, never the program. When the folder grows past its bound, what was not used for longest
+goes.
 """
 
 from __future__ import annotations
@@ -13,19 +14,22 @@ import contextlib
 import hashlib
 import json
 import os
+import stat
 import tempfile
 import time
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
+
+from torch_pjrt.compile import trust
 
 _SUFFIX = ".program"
 _PARTIAL = ".partial"
-_LONGEST_HEAD = 1 << 16
-# A file that a process was writing when it died. No program takes so long to write.
-_ABANDONED_S = 3600.0
+_LONGEST_HEAD = 1 << 12
+# Nobody has written to it for so long: its process died.
+_ABANDONED_S = 600.0
 # How far below its bound pruning leaves the folder, so that not every program prunes.
 _ROOM = 0.9
 
@@ -60,16 +64,18 @@ class Store:
 
     def load(self, digest: str) -> bytes | None:
         """The program saved under `digest`; None if there is none that can be trusted."""
+        if not self._is_trusted():
+            return None
         path = self._path(digest)
         try:
-            with path.open("rb") as file:
-                if not _is_ours(file.fileno()):
-                    return None
-                head = _read_head(file.readline(_LONGEST_HEAD))
-                body = file.read()
+            file = trust.opened(path)
+            if file is None:
+                return None
+            with file:
+                body = self._body(file, digest)
         except OSError:
             return None
-        if head is None or head.get("sha256") != hashlib.sha256(body).hexdigest():
+        if body is None:
             self.drop(digest)
             return None
         with contextlib.suppress(OSError):
@@ -78,13 +84,16 @@ class Store:
 
     def save(self, digest: str, body: bytes, **about: Any) -> bool:
         """Write a program, with what `about` says of it; False if the disk refuses, which warns once."""
-        head = json.dumps({"sha256": hashlib.sha256(body).hexdigest(), **about}).encode()
+        proof = {"digest": digest, "bytes": len(body), "sha256": hashlib.sha256(body).hexdigest()}
+        head = json.dumps({**proof, **about}).encode()
         try:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            if not self._is_trusted():
+                return False
             self._write(digest, head + b"\n" + body)
             self._bound_size(len(head) + 1 + len(body))
         except OSError as error:
-            self._warn(error)
+            self._warn(f"cannot save compiled programs in {self.folder}: {error}")
             return False
         return True
 
@@ -96,28 +105,29 @@ class Store:
     def entries(self) -> Iterator[Entry]:
         """All programs, the last used first."""
         found = []
-        for path, stat in self._files(_SUFFIX):
-            with contextlib.suppress(OSError), path.open("rb") as file:
-                head = _read_head(file.readline(_LONGEST_HEAD))
-                found.append(Entry(path, head or {}, stat.st_size, stat.st_mtime))
+        for path, about in self._files(_SUFFIX):
+            head = None
+            with contextlib.suppress(OSError):
+                if (file := trust.opened(path)) is not None:
+                    with file:
+                        head = _read_head(file.readline(_LONGEST_HEAD))
+            found.append(Entry(path, head or {}, about.st_size, about.st_mtime))
         yield from sorted(found, key=lambda e: -e.used)
 
     def prune(self, bound: int) -> tuple[int, int]:
         """Remove what was used longest ago until at most `bound` bytes are left: programs, bytes removed."""
         now = time.time()
-        for path, stat in self._files(_PARTIAL):
-            if now - stat.st_mtime > _ABANDONED_S:
-                with contextlib.suppress(OSError):
-                    path.unlink()
-        files = sorted(self._files(_SUFFIX), key=lambda f: f[1].st_mtime)
-        total = sum(stat.st_size for _, stat in files)
+        total = sum(about.st_size for _, about in self._files(_PARTIAL, _SUFFIX))
         n_files = n_bytes = 0
-        for path, stat in files:
-            if total - n_bytes <= bound:
+        for path, about in self._files(_PARTIAL):
+            if now - about.st_mtime > _ABANDONED_S and _removed(path):
+                total -= about.st_size
+        for path, about in sorted(self._files(_SUFFIX), key=lambda f: f[1].st_mtime):
+            if total <= bound:
                 break
-            with contextlib.suppress(OSError):  # another process was faster
-                path.unlink()
-            n_files, n_bytes = n_files + 1, n_bytes + stat.st_size
+            if _removed(path):
+                n_files, n_bytes = n_files + 1, n_bytes + about.st_size
+            total -= about.st_size
         return n_files, n_bytes
 
     def clear(self) -> tuple[int, int]:
@@ -127,13 +137,30 @@ class Store:
     def _path(self, digest: str) -> Path:
         return self.folder / (digest + _SUFFIX)
 
-    def _files(self, suffix: str) -> Iterator[tuple[Path, os.stat_result]]:
+    def _body(self, file: BinaryIO, digest: str) -> bytes | None:
+        """What comes after the head; None unless it is the program that was saved under this digest."""
+        line = file.readline(_LONGEST_HEAD)
+        head = _read_head(line)
+        size = os.fstat(file.fileno()).st_size - len(line)
+        if (
+            head is None
+            or size > self.bound
+            or (head.get("digest"), head.get("bytes")) != (digest, size)
+        ):
+            return None
+        body = file.read(size)
+        return body if head.get("sha256") == hashlib.sha256(body).hexdigest() else None
+
+    def _files(self, *suffixes: str) -> Iterator[tuple[Path, os.stat_result]]:
+        """All that has such a name and can be removed as a file is."""
         try:
             with os.scandir(self.folder) as found:
                 for item in found:
-                    if item.name.endswith(suffix):
+                    if item.name.endswith(suffixes):
                         with contextlib.suppress(OSError):
-                            yield Path(item.path), item.stat()
+                            about = item.stat(follow_symlinks=False)
+                            if not stat.S_ISDIR(about.st_mode):
+                                yield Path(item.path), about
         except OSError:
             return
 
@@ -152,30 +179,39 @@ class Store:
         """Look at the folder at first, and again whenever this process has written a tenth of the bound."""
         written = self._written_since_look
         if written is None or written + nbytes > self.bound * (1 - _ROOM):
-            if sum(stat.st_size for _, stat in self._files(_SUFFIX)) > self.bound:
+            if sum(about.st_size for _, about in self._files(_PARTIAL, _SUFFIX)) > self.bound:
                 self.prune(int(self.bound * _ROOM))
             self._written_since_look = 0
         else:
             self._written_since_look = written + nbytes
 
-    def _warn(self, error: OSError) -> None:
+    def _is_trusted(self) -> bool:
+        objection = trust.objection_to_folder(self.folder)
+        if objection is not None:
+            self._warn(f"does not use compiled programs in {self.folder}: {objection}")
+        return objection is None
+
+    def _warn(self, what: str) -> None:
         if not self._warned:
             self._warned = True
             warnings.warn(
-                f"torch-pjrt cannot save compiled programs in {self.folder}: {error}. They are compiled "
-                "again in the next process. TORCH_PJRT_CACHE_DIR names another folder, or none: ''",
+                f"torch-pjrt {what}. They are compiled again in the next process. "
+                "TORCH_PJRT_CACHE_DIR names another folder, or none: ''",
                 stacklevel=2,
             )
 
 
-def _is_ours(descriptor: int) -> bool:
-    """Whether the file belongs to this user: loading a program runs what is in it."""
-    return not hasattr(os, "getuid") or os.fstat(descriptor).st_uid == os.getuid()
+def _removed(path: Path) -> bool:
+    try:
+        path.unlink()
+    except OSError:  # another process was faster, or it is not ours
+        return False
+    return True
 
 
 def _read_head(line: bytes) -> dict[str, Any] | None:
     try:
         head = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return head if isinstance(head, dict) else None

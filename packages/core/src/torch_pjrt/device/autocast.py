@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from torch_pjrt.overloads import Absent, named
+
 if TYPE_CHECKING:
     from torch_pjrt.plugin.autocast import AutocastRules
 
@@ -48,7 +50,8 @@ def install(rules: AutocastRules) -> None:
     library = torch.library.Library("aten", "IMPL")
     _libraries.extend((others, library))
     for what, name in rules.rows():
-        if (op := overload(name)) is not None:
+        op = named(name)
+        if not isinstance(op, Absent):
             library.impl(op, _MAKERS[what](op), _KEY)
     _let_control_flow_through()
     _clear_with_pytorchs_cache()
@@ -61,13 +64,6 @@ def _let_control_flow_through() -> None:
     for op in getattr(torch._ops, "_higher_order_ops", {}).values():
         if not op.non_fallthrough_keys.has(keys.AutocastCPU):
             op.fallthrough(keys.AutocastPrivateUse1)
-
-
-def overload(name: str) -> Any:
-    """The operator of a name like `mm` or `norm.Scalar`; None where this PyTorch has no such operator."""
-    base, _, of = name.partition(".")
-    packet = getattr(torch.ops.aten, base, None)
-    return getattr(packet, of or "default", None)
 
 
 def _in_lower(op: Any) -> Kernel:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from importlib.util import find_spec
 
 from torch_pjrt.errors import TorchPjrtError
 
@@ -12,6 +13,8 @@ def is_available() -> bool:
     """Whether some plugin offers a device that this machine can use. Never raises."""
     from torch_pjrt.plugin.host import host
 
+    if find_spec("jax") is None or find_spec("jaxlib") is None:
+        return False
     try:
         host().chosen_device()
     except TorchPjrtError:

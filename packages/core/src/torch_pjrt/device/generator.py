@@ -69,6 +69,14 @@ class Generator:
         self.offset += n_draws
         return start
 
+    def position(self) -> tuple[int, int]:
+        """Seed and offset, for `go_back`."""
+        return self.seed, self.offset
+
+    def go_back(self, position: tuple[int, int]) -> None:
+        """Nothing was drawn since."""
+        self.seed, self.offset = position
+
     def manual_seed(self, seed: int) -> None:
         """Start anew from `seed` (negative ones wrap, as in PyTorch)."""
         self._restart(seed % (1 << 64), 0)

@@ -3,16 +3,69 @@
 A Python backend's device guard asks for the device type while unwinding from an exception, in code that
 must not throw. There, running Python code finds the error set, raises `SystemError`, and the process
 ends. `type_` absorbs that: it keeps the original error, and `_engine_run_backward` raises it afterwards.
+The same happens where a handler of a signal raises within `type_`: so it is made of C, but for a generator.
 """
 
 from __future__ import annotations
 
+import ctypes
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial, wraps
-from typing import Any
+from itertools import starmap
+from operator import methodcaller
+from typing import Any, ClassVar
 
 import torch
+
+from torch_pjrt.run.quiet import quiet
+
+# A call that goes through C: CPython checks its result, and raises `SystemError` if an exception is in
+# flight. A call from Python to Python would not be checked, nor one that the interpreter specializes.
+_harmless = partial(int)
+
+
+class _Again(BaseException):
+    """Stands for the error that is raised again: that is what making one gives."""
+
+    raised: ClassVar[list[BaseException]] = []
+
+    def __new__(cls, *made: BaseException) -> BaseException:  # type: ignore[misc]
+        return made[0] if made else cls.raised.pop()
+
+
+def _always(answer: Any, errors: list[BaseException]) -> Iterator[Any]:
+    """The answer, again and again; whatever is raised meanwhile does not come out.
+
+    A handler of a signal may raise wherever Python code runs, at the start of a function too. What resumes a
+    generator is in C, and the place where it goes on lies within `try`. In the handler, and between the
+    request to raise again and `yield`, there is no call, and so nothing is raised. What was in flight
+    goes to `errors`. What was raised here is raised again by CPython once Python code runs on this thread.
+    """
+    soon = ((ctypes.c_ulong(threading.get_ident()), ctypes.py_object(_Again)),)
+    raise_soon = ctypes.pythonapi.PyThreadState_SetAsyncExc
+    is_raised_soon = True
+    while True:
+        try:
+            while True:
+                if not is_raised_soon:
+                    is_raised_soon = True
+                    [*starmap(raise_soon, soon)]
+                yield answer
+                _harmless()
+        except GeneratorExit:
+            return
+        except BaseException as error:
+            if error.__class__ is SystemError and error.__cause__ is not None:
+                errors += (error.__cause__,)
+            else:
+                _Again.raised += (error,)
+                is_raised_soon = False
+
+
+def _of_thread(name: str) -> Callable[[], Any]:
+    """In C: asks the generator of the thread that calls."""
+    return partial(methodcaller(name), _in_flight)
 
 
 class _InFlight(threading.local):
@@ -21,26 +74,30 @@ class _InFlight(threading.local):
     def __init__(self) -> None:
         self.errors: list[BaseException] = []
         self.n_runs = 0
+        types = _always(torch._C._autograd.DeviceType.PrivateUse1, self.errors)
+        overrides = _always(partial(methodcaller("type_"), self), self.errors)
+        next(types)
+        next(overrides)
+        self.type_ = types.__next__
+        self.override = overrides.__next__
 
 
 _in_flight = _InFlight()
 
 
-# A call that goes through C: CPython checks its result, and raises `SystemError` if an exception is in
-# flight. A call from Python to Python would not be checked, nor one that the interpreter specializes.
-_harmless = partial(int)
-
-
 class PjrtGuard(torch._C._acc.DeviceGuard):
-    """The device guard: says which device type it guards."""
+    """The device guard: says which device type it guards. C++ asks where an error would end the process.
 
-    def type_(self) -> torch._C._autograd.DeviceType:
-        try:
-            _harmless()
-        except SystemError as error:
-            if error.__cause__ is not None:
-                _in_flight.errors.append(error.__cause__)
-        return torch._C._autograd.DeviceType.PrivateUse1
+    It looks `type_` up, has handlers of signals called (its `str()` does so), and calls what it has found. So
+    what waits is dealt with when it looks.
+    """
+
+    __slots__ = ("override",)
+    type_ = property(methodcaller("override"))  # type: ignore[assignment]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.override = _of_thread("override")
 
 
 class PjrtHooks(torch._C._acc.PrivateUse1Hooks):
@@ -79,7 +136,8 @@ def wrap_backward() -> None:
             # On the calling thread: a worker thread frees its last gradients after backward has returned,
             # so that what is live, and with it the program, would change from step to step.
             _in_flight.n_runs += 1
-            with torch.autograd.set_multithreading_enabled(False):
+            # An interrupt comes after it: one that unwinds the engine would end the process.
+            with torch.autograd.set_multithreading_enabled(False), quiet():
                 result = run(*args, **kwargs)
         except BaseException as error:
             kept = _first_kept()

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
+from torch_pjrt.device.indices import check_chosen, check_index
 from torch_pjrt.device.memory import MemoryFunctions
-from torch_pjrt.errors import DeviceError
 
 
 class PjrtModule(MemoryFunctions, ModuleType):
@@ -66,20 +66,20 @@ class PjrtModule(MemoryFunctions, ModuleType):
         return 0
 
     def set_device(self, device: Any) -> None:
-        """Accepts index 0 (or -1, which changes nothing); `DeviceError` for any other."""
-        index = device if isinstance(device, int) else torch.device(device).index
-        if index not in (None, 0, -1):
-            raise DeviceError(
-                f"There is one device, `pjrt:0`; saw index {index}.",
-                hint="several chips in one process are one sharded device",
-            )
+        """Accepts index 0 (or -1, which changes nothing) and `LOCAL_RANK`; `DeviceError` for any other.
+
+        It does not start the device, so a process of a run may choose before it joins.
+        """
+        check_chosen(device)
 
     def get_device_name(self, device: Any = None) -> str:
         """What the hardware calls itself."""
+        check_index(device)
         return self._client().chip.device_kind
 
     def synchronize(self, device: Any = None) -> None:
         """Run what is pending and wait until the device has finished it."""
+        check_index(device)
         if not self.is_initialized():
             return
         from torch_pjrt.run.sync import sync
@@ -128,12 +128,14 @@ class PjrtModule(MemoryFunctions, ModuleType):
 
     def get_rng_state(self, device: Any = None) -> torch.Tensor:
         """16 bytes (uint8, on CPU) that `set_rng_state` takes: seed and offset."""
+        check_index(device)
         from torch_pjrt.device.generator import generator
 
         return generator.get_state()
 
     def set_rng_state(self, new_state: torch.Tensor, device: Any = None) -> None:
         """Go back to a state from `get_rng_state`; `RuntimeError` for anything else."""
+        check_index(device)
         from torch_pjrt.device.generator import generator
 
         generator.set_state(new_state)
@@ -156,11 +158,11 @@ class PjrtModule(MemoryFunctions, ModuleType):
 
     def current_stream(self, device: Any = None) -> Stream:
         """The one queue of the device."""
-        return Stream()
+        return Stream(device)
 
     def default_stream(self, device: Any = None) -> Stream:
         """The one queue of the device."""
-        return Stream()
+        return Stream(device)
 
     def set_stream(self, stream: Stream) -> None:
         """Accepted: there is one queue."""
@@ -186,6 +188,7 @@ class Stream:
     """The device's one queue: programs run in the order in which they were launched."""
 
     def __init__(self, device: Any = None, priority: int = 0, **kwargs: Any) -> None:
+        check_index(device)
         self.device = torch.device("pjrt", 0)
 
     def __enter__(self) -> Stream:
@@ -253,6 +256,7 @@ class DeviceContext:
     """`with torch.pjrt.device(0):` changes nothing: there is one device."""
 
     def __init__(self, device: Any = None) -> None:
+        check_index(device)
         self.idx = 0
 
     def __enter__(self) -> DeviceContext:

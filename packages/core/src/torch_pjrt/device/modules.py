@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import UninitializedParameter
 
 
 def install() -> None:
@@ -71,6 +72,10 @@ def _keep_identity(before: list[Place]) -> None:
 
 
 def _swapped(old: nn.Parameter, new: nn.Parameter) -> nn.Parameter:
+    if isinstance(
+        old, UninitializedParameter
+    ):  # of a lazy module, which PyTorch makes an empty one
+        new.__class__ = type(old)
     try:
         torch.utils.swap_tensors(old, new)
     except RuntimeError:  # something else refers to its C++ part: a weak reference, a graph

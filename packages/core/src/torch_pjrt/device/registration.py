@@ -5,10 +5,19 @@ from __future__ import annotations
 import torch
 from torch.utils import backend_registration
 
-from torch_pjrt.device import accelerator, autocast, generators, modules, tracers
+from torch_pjrt.device import (
+    accelerator,
+    autocast,
+    default_compiler,
+    generators,
+    modules,
+    new_storages,
+    tracers,
+)
 from torch_pjrt.device.guard import PjrtGuard, PjrtHooks
 from torch_pjrt.device.module import PjrtModule
 from torch_pjrt.errors import BackendTaken
+from torch_pjrt.interop import dlpack
 from torch_pjrt.tensor.registry import register_first
 
 NAME = "pjrt"
@@ -40,3 +49,6 @@ def register() -> None:
     autocast.set_default_dtype()
     generators.install()
     tracers.install()
+    default_compiler.install()
+    new_storages.install()
+    dlpack.install()

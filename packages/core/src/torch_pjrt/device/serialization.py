@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import torch
 
+from torch_pjrt.device.indices import check_index
 from torch_pjrt.device.storages import from_cpu
 
 # PyTorch tries its own package for PrivateUse1 with a higher number; the lowest is asked first.
@@ -31,4 +32,5 @@ def _tag(storage: object) -> str | None:
 def _deserialize(storage: torch.UntypedStorage, location: str) -> torch.UntypedStorage | None:
     if not location.startswith("pjrt"):
         return None
+    check_index(location)
     return from_cpu(storage)

@@ -8,17 +8,19 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch_pjrt.device import (
     autocast,
     checkpoints,
+    data,
+    flex_attention,
     gradient_scaling,
     guard,
     loaders,
     matmul_precision,
     printing,
+    sending,
     serialization,
     storages,
     tracers,
 )
 from torch_pjrt.graph.tape import state
-from torch_pjrt.interop import dlpack
 from torch_pjrt.observe import lines, makers
 from torch_pjrt.observe.compilations import note_lines_if_logged
 from torch_pjrt.plugin.host import host
@@ -34,12 +36,14 @@ def set_up() -> None:
     printing.install()
     serialization.install()
     storages.install()
+    sending.install()
+    data.install()
     autocast.install(client().device.autocast_rules())
     gradient_scaling.install()
     loaders.install()
     checkpoints.install()
+    flex_attention.install()
     matmul_precision.install()
-    dlpack.install()
     tracers.keep_out(module.__name__.partition(".")[0] for module in host().plugins.values())
     if settings.trace_memory:
         makers.install()

@@ -21,6 +21,7 @@ from torch_pjrt.tensor.buffer import (
     flat_face,
     give_address,
     is_pjrt,
+    nbytes_in_cpp,
     sized_storage,
 )
 from torch_pjrt.tensor.transfer import from_numpy, host_array, upload
@@ -37,6 +38,8 @@ def install() -> None:
         ("cpu", to_cpu),
         ("resize_", resize_),
         ("copy_", copy_),
+        ("new", lambda storage: torch.UntypedStorage(device=storage.device)),
+        ("byteswap", swap_bytes),
         ("tolist", lambda storage: to_cpu(storage).tolist()),
         ("_write_file", lambda storage, *args: to_cpu(storage)._write_file(*args)),
         ("_set_from_file", set_from_file),
@@ -57,7 +60,14 @@ def address_of(storage: Any) -> int:
 
 
 def size_of(storage: Any) -> int:
-    """Its bytes, also where an operator's result has a storage of no size in C++ yet."""
+    """Its bytes, also where an operator's result has a storage of no size in C++ yet.
+
+    A storage that was never ours may be a fake tensor's, whose size is a symbol.
+    """
+    if getattr(storage, "buffer", None) is None:
+        in_cpp = nbytes_in_cpp(storage)
+        if not isinstance(in_cpp, int):
+            return in_cpp
     return nbytes_of(buffer_behind(storage))
 
 
@@ -112,6 +122,13 @@ def copy_(storage: Any, source: Any, non_blocking: bool | None = None) -> torch.
     buffer.viewed = True
     buffer.blank = False
     return storage
+
+
+def swap_bytes(storage: Any, dtype: torch.dtype) -> None:
+    """Turn the bytes of each number around."""
+    host = to_cpu(storage)
+    host.byteswap(dtype)
+    copy_(storage, host)
 
 
 def set_from_file(storage: Any, *args: Any) -> torch.UntypedStorage:

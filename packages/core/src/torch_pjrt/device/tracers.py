@@ -2,36 +2,38 @@
 
 A kernel of ours is Python that PyTorch's C++ calls while a compiled function runs, so Dynamo would take it,
 and JAX below it, for a program to be compiled. It is told better when it is imported, and not
-imported here.
+imported here. What Python generates (the methods of dataclasses) belongs to no file, so it is told of each.
 """
 
 from __future__ import annotations
 
+import inspect
 import sys
-from collections.abc import Iterable, Sequence
-from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder
-from types import ModuleType
+from collections.abc import Iterable, Iterator
+from types import CodeType, ModuleType
 from typing import Any
 
+from torch_pjrt.device.imports import after_import
+
 _RULES = "torch._dynamo.trace_rules"
+_FRAMES = "torch._dynamo.eval_frame"
 _packages = ["torch_pjrt", "jax", "jaxlib"]
 _told: set[str] = set()
 
 
 def install() -> None:
-    """Tell Dynamo now, or when it is imported. Does nothing the second time."""
-    rules = sys.modules.get(_RULES)
-    if rules is not None:
-        _tell(rules)
-    elif not any(isinstance(finder, _Watch) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Watch())
+    """Tell Dynamo now, or when it is imported."""
+    after_import(_RULES, _tell)
+    after_import(_FRAMES, _skip_generated_code)
 
 
 def keep_out(packages: Iterable[str]) -> None:
-    """Let Dynamo trace nothing in these packages either."""
+    """Let Dynamo trace nothing in these packages either, and nothing generated in what is imported by now."""
     _packages.extend(sorted(set(packages).difference(_packages)))
-    install()
+    if _RULES in sys.modules:  # else it is told with the others
+        _tell(sys.modules[_RULES])
+    if _FRAMES in sys.modules:
+        _skip_generated_code(sys.modules[_FRAMES])
 
 
 def _tell(rules: Any) -> None:
@@ -44,33 +46,23 @@ def _tell(rules: Any) -> None:
             add(package)
 
 
-class _Watch(MetaPathFinder):
-    """Sees the import of Dynamo's rules, and is gone then."""
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        if fullname != _RULES:
-            return None
-        sys.meta_path.remove(self)
-        spec = PathFinder.find_spec(fullname, path, target)
-        if spec is not None and spec.loader is not None:
-            spec.loader = _ThenTell(spec.loader)
-        return spec
+def _skip_generated_code(frames: Any) -> None:
+    """Methods without a source file, of the classes of these packages that are imported by now."""
+    skip = getattr(frames, "skip_code", None)
+    if skip is None:  # another PyTorch
+        return
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] in _packages:
+            for code in _generated_code(module):
+                skip(code)
 
 
-class _ThenTell(Loader):
-    """Loads as another loader does, and leaves no trace of itself."""
-
-    def __init__(self, loader: Any) -> None:
-        self._loader = loader
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return self._loader.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        module.__loader__ = self._loader
-        if module.__spec__ is not None:
-            module.__spec__.loader = self._loader
-        self._loader.exec_module(module)
-        _tell(module)
+def _generated_code(module: ModuleType) -> Iterator[CodeType]:
+    for cls in list(vars(module).values()):
+        if isinstance(cls, type) and cls.__module__ == module.__name__:
+            for member in list(vars(cls).values()):
+                code = getattr(
+                    inspect.unwrap(member) if callable(member) else None, "__code__", None
+                )
+                if code is not None and code.co_filename == "<string>":
+                    yield code

@@ -46,6 +46,8 @@ class InternalOp:
 READ, WRITE = InternalOp("pjrt.read"), InternalOp("pjrt.write")
 # What it is given; the compiler cannot tell, and so merges nothing across it.
 APART = InternalOp("pjrt.apart")
+# The first input with the second added at one place along a dim.
+ADDED_AT = InternalOp("pjrt.added_at")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -28,6 +28,7 @@ from torch_pjrt.errors import LostValue
 if TYPE_CHECKING:
     import jax
 
+    from torch_pjrt.compile.programs import Program
     from torch_pjrt.graph.face import Face
 
 
@@ -92,14 +93,18 @@ class Tape:
     unnumbered   the first node has taken its inputs at once: they do not know of their numbers, -1, -2, ...,
             before the next node asks for one. Most programs of compiled graphs have no next.
     failure what its program failed with, in a line; the values it did not make are lost.
+    program the one that was launched for it; `box` gets what that gave, as one item, when it is launched.
+    ended   its live values have what they will ever have.
     """
 
     __slots__ = (
         "__weakref__",
         "_numbers",
+        "box",
         "closed",
         "code",
         "draws",
+        "ended",
         "failure",
         "floats",
         "given",
@@ -109,6 +114,7 @@ class Tape:
         "n_draws",
         "n_further",
         "nested",
+        "program",
         "unnumbered",
         "values",
         "watches",
@@ -134,6 +140,9 @@ class Tape:
         self.kept: list[Any] = []
         self.failure: str | None = None
         self.given: dict[int, int] = {}
+        self.program: Program | None = None
+        self.box: list[Any] = []
+        self.ended = False
 
     def take(self, value: Value) -> int:
         """Number a value that another tape, or none, knows: it becomes an input of this one.
@@ -197,6 +206,12 @@ def _compute(value: Value) -> None:
     materialize(value)
 
 
+def _settle(tape: Tape) -> None:
+    from torch_pjrt.run.sync import settle
+
+    settle(tape)
+
+
 def _alone() -> int:
     """The reference count of what only the list of values holds, as `take_back` sees it."""
     count = sys.getrefcount
@@ -236,8 +251,10 @@ def current() -> Tape:
     """The tape to record on: a fresh one where another thread has closed the last."""
     tape = state.tape
     if tape.closed:
-        tape = state.tape = Tape()
-    return tape
+        _settle(tape)
+        if state.tape is tape:
+            state.tape = Tape()
+    return state.tape
 
 
 def number_on(tape: Tape, value: Value) -> int:

@@ -2,7 +2,7 @@
 
 `__dlpack__` and `__dlpack_device__` of tensors, and the older `to_dlpack`, would give the tensor's address,
 at which there is nothing. What they give is to be read only: the array behind it belongs to
-others too.
+others too. They are replaced when PyTorch is imported: who imports `to_dlpack` by name has ours.
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ from typing import Any
 
 import torch
 from torch.utils import dlpack
-
-from torch_pjrt.tensor.buffer import is_pjrt
 
 
 def install() -> None:
@@ -36,12 +34,15 @@ def _capsule(
     copy: bool | None = None,
 ) -> Any:
     from torch_pjrt.interop.arrays import to_jax
+    from torch_pjrt.run.wait import awaited
 
     if tensor.requires_grad:
         raise BufferError("Can't export tensors that require gradient, use tensor.detach()")
     array = to_jax(tensor)
     if stream == -1:  # PyTorch's word for: wait for nothing
         stream = None
+    if array.device.platform == "cpu":
+        awaited(array, "computing what is exported")
     return array.__dlpack__(stream=stream, max_version=max_version, dl_device=dl_device, copy=copy)
 
 
@@ -58,7 +59,8 @@ def _device(tensor: torch.Tensor) -> Any:
 def _for_pjrt(replacement: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(original)
     def choose(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-        return (replacement if is_pjrt(tensor) else original)(tensor, *args, **kwargs)
+        mine = isinstance(tensor, torch.Tensor) and tensor.device.type == "pjrt"
+        return (replacement if mine else original)(tensor, *args, **kwargs)
 
     choose.knows_pjrt = True  # type: ignore[attr-defined]
     return choose

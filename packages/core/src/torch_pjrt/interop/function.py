@@ -14,6 +14,7 @@ from torch_pjrt.graph.face import contiguous_face
 from torch_pjrt.graph.signature import hashable
 from torch_pjrt.interop.traced import Traced, trace
 from torch_pjrt.tensor.buffer import is_pjrt
+from torch_pjrt.tensor.mixed_devices import mismatch
 from torch_pjrt.tensor.registry import register_all
 
 # What is known of each function: (arguments' structure, static values, faces) -> traced, results' structure.
@@ -45,10 +46,7 @@ class JaxFunction:
             return jax.tree.map(lambda t: t.cpu(), results, is_leaf=_is_tensor)
         devices = {str(t.device) for t in tensors if not is_pjrt(t)}
         if devices:
-            raise RuntimeError(
-                "Expected all tensors to be on the same device, but found at least two devices, "
-                f"pjrt:0 and {sorted(devices)[0]}!"
-            )
+            raise mismatch(torch.device(min(devices)))
         return self._call(leaves, structure)
 
     def __repr__(self) -> str:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
 
+from torch_pjrt.lazy import attribute
 from torch_pjrt.lowering.table import Lowering, LoweringTable
 
 # Each module owns a `table`; importing one changes nothing global.
@@ -20,11 +20,13 @@ KINDS: tuple[str, ...] = (
     "dropout",
     "embedding",
     "embedding_bag",
+    "fault",
     "fft",
     "foreach",
     "fractional_pool",
     "gradient_scaling",
     "grid_sample",
+    "grouped_matmul",
     "hash",
     "histogram",
     "histogramdd",
@@ -61,6 +63,7 @@ KINDS: tuple[str, ...] = (
     "reparameterization",
     "resample",
     "rnn",
+    "scaled_matmul",
     "scan",
     "scatter",
     "search",
@@ -82,6 +85,6 @@ def __getattr__(name: str) -> LoweringTable:
     """`CORE` is made when first asked for: the rules import JAX, the table type does not."""
     if name != "CORE":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    tables = [importlib.import_module(f"{__name__}.{kind}").table for kind in KINDS]
+    tables = [attribute(f"{__name__}.{kind}", "table") for kind in KINDS]
     globals()["CORE"] = LoweringTable.merged("core", tables)
     return globals()["CORE"]

@@ -10,18 +10,17 @@ from collections.abc import Sequence
 
 import jax
 import numpy as np
-import torch
 from jax import lax
 
 from torch_pjrt.lowering.pool import INT32, INT64, max_pool, running_max, scattered
 from torch_pjrt.lowering.promote import as_dtype, opmath
 from torch_pjrt.lowering.table import LoweringTable
 from torch_pjrt.lowering.terms import taken_along
+from torch_pjrt.overloads import aten
 
 Array = jax.Array
 Sizes = Sequence[int]
 
-aten = torch.ops.aten
 table = LoweringTable("adaptive_pool")
 
 

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 
 import jax
 import numpy as np
-import torch
 
 from torch_pjrt.lowering.promote import as_dtype, opmath
 from torch_pjrt.lowering.resample import (
@@ -28,12 +27,12 @@ from torch_pjrt.lowering.resample import (
 )
 from torch_pjrt.lowering.table import LoweringTable, Rule
 from torch_pjrt.lowering.terms import along_terms, bytes_along, terms_of
+from torch_pjrt.overloads import aten
 
 Array = jax.Array
 
 KEYS = -0.5  # the slope parameter of the cubic filter, unlike that without antialiasing
 
-aten = torch.ops.aten
 table = LoweringTable("antialias")
 
 

@@ -19,17 +19,16 @@ from typing import Any
 
 import jax
 import numpy as np
-import torch
 from jax import lax
 
 from torch_pjrt import dtypes
 from torch_pjrt.lowering.dropout import kept
 from torch_pjrt.lowering.promote import as_dtype, opmath
 from torch_pjrt.lowering.table import LoweringTable
+from torch_pjrt.overloads import aten
 
 Array = jax.Array
 
-aten = torch.ops.aten
 table = LoweringTable("attention")
 
 # Suffixes of names: B batch, H query heads, N key heads, Q queries, R queries of all heads that

@@ -17,8 +17,8 @@ from jax import lax
 from torch_pjrt import dtypes
 from torch_pjrt.lowering.promote import Array, Number, as_dtype
 from torch_pjrt.lowering.table import LoweringTable
+from torch_pjrt.overloads import aten, prims
 
-aten = torch.ops.aten
 table = LoweringTable("cast")
 
 
@@ -26,7 +26,8 @@ def cast(x: Any, dtype: np.dtype) -> Array:
     """`x`, a number or an array, as PyTorch converts it to `dtype`.
 
     A Python int that does not fit wraps around, as in `uint8_tensor + (-1)`. A float becomes a
-    narrow integer by way of int32, so that -1.0 is 255 in uint8 (XLA's own conversion saturates).
+    narrow integer by way of int32, so that -1.0 is 255 in uint8 (XLA's own conversion saturates),
+    and below 0 a wide unsigned one by way of int64.
     A complex number is True where either part is not 0, and else loses its imaginary part.
     """
     if not isinstance(x, jax.Array):  # tracers are, too
@@ -35,6 +36,10 @@ def cast(x: Any, dtype: np.dtype) -> Array:
         x = lax.ne(x, np.zeros((), x.dtype)) if dtype.kind == "b" else lax.real(x)
     if dtype.kind in "iu" and dtype.itemsize < 4 and jnp.issubdtype(x.dtype, np.floating):
         x = lax.convert_element_type(x, np.dtype(np.int32))
+    if dtype.kind == "u" and dtype.itemsize >= 4 and jnp.issubdtype(x.dtype, np.floating):
+        signed = np.dtype(np.int64 if dtypes.are_wide() else np.int32)
+        below = lax.convert_element_type(lax.convert_element_type(x, signed), dtype)
+        return lax.select(lax.lt(x, lax.full_like(x, 0)), below, lax.convert_element_type(x, dtype))
     return as_dtype(x, dtype)
 
 
@@ -62,7 +67,7 @@ def _to_copy(x: Array, *, dtype: torch.dtype | None = None) -> Array:
     return x if dtype is None else cast(x, dtypes.to_jax(dtype))
 
 
-@table.lowers(torch.ops.prims.convert_element_type.default)
+@table.lowers(prims.convert_element_type.default)
 def convert_element_type(a: Array, dtype: torch.dtype) -> Array:
     return cast(a, dtypes.to_jax(dtype))
 

@@ -18,16 +18,15 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 import numpy as np
-import torch
 from jax import lax
 
 from torch_pjrt.lowering.promote import opmath
 from torch_pjrt.lowering.table import LoweringTable
+from torch_pjrt.overloads import aten
 
 Array = jax.Array
 Sizes = Sequence[int]
 
-aten = torch.ops.aten
 table = LoweringTable("conv")
 
 
@@ -125,6 +124,8 @@ def convolution(
         y = geometry.to_input(input, weight, shape)
     else:
         y = geometry.correlated(input, weight)
+        if input.shape[1] == 0:  # of no channels PyTorch makes none, whatever the weight says
+            return lax.slice_in_dim(y, 0, 0, axis=1)
     return y if bias is None else y + lax.expand_dims(bias, (0, *range(2, 2 + rank)))
 
 
@@ -137,6 +138,10 @@ def _backward(
     output_mask: Sequence[bool],
 ) -> tuple[Array | None, Array | None, Array | None]:
     grad_input = grad_weight = grad_bias = None
+    if input.shape[1] == 0 and not transposed:
+        shapes = (input.shape, weight.shape, weight.shape[:1])
+        zeros = [lax.full(shape, 0, grad_output.dtype) for shape in shapes]
+        return tuple(z if wanted else None for z, wanted in zip(zeros, output_mask, strict=True))  # type: ignore[return-value]
     if output_mask[0]:
         if transposed:
             grad_input = _resized(geometry.correlated(grad_output, weight), input.shape)

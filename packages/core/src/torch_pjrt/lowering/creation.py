@@ -18,8 +18,9 @@ from torch_pjrt import dtypes
 from torch_pjrt.lowering.cast import cast
 from torch_pjrt.lowering.promote import Array, is_number, number_dtype, opmath
 from torch_pjrt.lowering.table import LoweringTable
+from torch_pjrt.lowering.versions import ARANGE_COUNTS_INTEGERS
+from torch_pjrt.overloads import aten
 
-aten = torch.ops.aten
 table = LoweringTable("creation")
 
 Shape = Sequence[int]
@@ -117,14 +118,15 @@ def arange_start(start: float, end: float, *, dtype: Dtype = None) -> Array:
 def arange_start_step(start: float, end: float, step: float = 1, *, dtype: Dtype = None) -> Array:
     """`start + step * i` below `end`. An integer dtype truncates `start` and `step` beforehand.
 
-    How many there are follows from the untruncated numbers, except in int64.
+    How many there are follows from the untruncated numbers, except in int64 where PyTorch counts so.
     """
     numbers = (start, end, step)
     if dtype is None:
         is_float = any(isinstance(number, float) for number in numbers)
         dtype = torch.get_default_dtype() if is_float else torch.int64
-    if dtype == torch.int64:
+    if dtype == torch.int64 and ARANGE_COUNTS_INTEGERS:
         start, end, step = (int(number) for number in numbers)
+    if all(isinstance(number, int) for number in (start, end, step)):
         count = -((start - end) // step)
     else:
         count = math.ceil((end - start) / step)

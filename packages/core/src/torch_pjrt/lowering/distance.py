@@ -6,23 +6,23 @@ of entries that differ.
 
 from __future__ import annotations
 
+import math
 from math import inf
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import torch
 from jax import lax
 
 from torch_pjrt.lowering.dims import wrapped
 from torch_pjrt.lowering.promote import as_dtype, opmath
 from torch_pjrt.lowering.rearrange import triu_indices
 from torch_pjrt.lowering.table import LoweringTable
+from torch_pjrt.overloads import aten
 
 Array = jax.Array
 
-aten = torch.ops.aten
 table = LoweringTable("distance")
 
 # From this many vectors on, PyTorch computes Euclidean distances by a matrix product.
@@ -94,9 +94,13 @@ def _slope(difference: Array, distance: Array, p: float) -> Array:
 
 @table.lowers(aten._cdist_backward.default, static=("p",))
 def cdist_backward(grad: Array, x1: Array, x2: Array, p: float, cdist: Array) -> Array:
-    """The gradient of the first argument."""
+    """The gradient of the first argument. Of a `grad` with more batches (`jacrev`) the first are taken."""
     if not cdist.size:
         return lax.full_like(x1, 0)  # as it is: without elements, batch dims are not broadcast
+    batch = jnp.broadcast_shapes(x1.shape[:-2], x2.shape[:-2])
+    if grad.shape[:-2] != batch:
+        rows = jnp.reshape(grad, (-1, *grad.shape[-2:]))[: math.prod(batch)]
+        grad = jnp.reshape(rows, (*batch, *grad.shape[-2:]))
     slope = _slope(_differences(x1, x2), cdist, p)
     return jnp.sum(jnp.expand_dims(grad, -1) * slope, -2)
 

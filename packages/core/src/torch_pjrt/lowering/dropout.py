@@ -6,15 +6,14 @@ from typing import Any
 
 import jax
 import numpy as np
-import torch
 from jax import lax
 
 from torch_pjrt.lowering.promote import Promote, as_dtype, opmath, promoted
 from torch_pjrt.lowering.table import LoweringTable
+from torch_pjrt.overloads import aten
 
 Array = jax.Array
 
-aten = torch.ops.aten
 table = LoweringTable("dropout")
 
 

@@ -1,7 +1,8 @@
 """Lowerings of sums, means and maxima of embedding rows, bag by bag, and their backwards.
 
 What every rule here may assume and must keep:
-    indices      of all bags, one after the other; `offsets` says where each bag starts.
+    indices      of all bags, one after the other; `offsets` says where each bag starts. Where their dtypes
+                 differ, both and the results that count are int64, or int32 if neither is int64.
     offset2bag   the bag of each index.
     bag_size     how many indices of each bag count; zeros for sums, which need none.
     padding_idx  the row that counts for nothing; -1 for none.
@@ -16,19 +17,18 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
-import torch
 from jax import lax
 
-from torch_pjrt.lowering.dims import INT32, along
+from torch_pjrt.lowering.dims import INT32, INT64, along
 from torch_pjrt.lowering.embedding import added_rows, taken_rows
 from torch_pjrt.lowering.promote import as_dtype, opmath
 from torch_pjrt.lowering.table import LoweringTable
+from torch_pjrt.overloads import aten
 
 Array = jax.Array
 
 SUM, MEAN, MAX = 0, 1, 2
 
-aten = torch.ops.aten
 table = LoweringTable("embedding_bag")
 
 
@@ -38,6 +38,14 @@ def _bags(n_indices: int, starts: Array) -> Array:
         lax.full((n_indices,), 0, INT32), starts[1:], lax.full((max(len(starts) - 1, 0),), 1, INT32)
     )
     return lax.cumsum(begun)
+
+
+def _alike(indices: Array, others: Array) -> tuple[Array, Array]:
+    """Both in one dtype, where they have two: int64 if one is."""
+    if indices.dtype == others.dtype:
+        return indices, others
+    dtype = INT64 if INT64 in (indices.dtype, others.dtype) else INT32
+    return as_dtype(indices, dtype), as_dtype(others, dtype)
 
 
 def _column(x: Array) -> Array:
@@ -70,6 +78,7 @@ def embedding_bag(
 ) -> tuple[Array, Array, Array, Array]:
     """Output, `offset2bag`, `bag_size`, and which row gave each maximum."""
     wide = opmath(weight.dtype)
+    indices, offsets = _alike(indices, offsets)
     starts = offsets[:-1] if include_last_offset else offsets
     n_bags, width = len(starts), weight.shape[1]
     bags = _bags(len(indices), starts)
@@ -119,6 +128,7 @@ def embedding_bag_dense_backward(
 ) -> Array:
     """A scatter-add. `scale_grad_by_freq` divides each gradient by how often its index occurs."""
     wide, width = opmath(grad.dtype), grad.shape[1]
+    indices, offset2bag = _alike(indices, offset2bag)
     grads, sizes = as_dtype(grad, wide), bag_size[: len(grad)]
     zero = lax.full((num_weights, width), 0, wide)
     if mode == MAX:
@@ -182,6 +192,7 @@ def embedding_bag_per_sample_weights_backward(
 ) -> Array:
     """The product of each index's row with the gradient of its bag; 0 for the padding row."""
     wide = opmath(grad.dtype)
+    indices, offset2bag = _alike(indices, offset2bag)
     grads = as_dtype(taken_rows(grad, offset2bag), wide)
     result = jnp.sum(grads * as_dtype(taken_rows(weight, indices), wide), 1)
     if padding_idx >= 0:

@@ -12,15 +12,14 @@ from math import prod, sqrt
 import jax
 import jax.numpy as jnp
 import numpy as np
-import torch
 from jax import lax
 
 from torch_pjrt.lowering.dims import wrapped_all
 from torch_pjrt.lowering.table import LoweringTable
+from torch_pjrt.overloads import aten
 
 Array = jax.Array
 
-aten = torch.ops.aten
 table = LoweringTable("fft")
 
 # XLA transforms the innermost dims, up to so many at once.

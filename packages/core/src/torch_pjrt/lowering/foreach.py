@@ -9,15 +9,14 @@ from __future__ import annotations
 from typing import Any
 
 import jax
-import torch
 
 from torch_pjrt.lowering import reduction
 from torch_pjrt.lowering.matmul import table as matmul_table
 from torch_pjrt.lowering.pointwise import binary, ternary, unary
 from torch_pjrt.lowering.table import LoweringTable, Rule
+from torch_pjrt.overloads import aten
 
 Array = jax.Array
-aten = torch.ops.aten
 table = LoweringTable("foreach")
 _base = LoweringTable.merged(
     "foreach's", [unary.table, binary.table, ternary.table, reduction.table, matmul_table]
@@ -95,30 +94,30 @@ BINARY: list[tuple[Any, Any, tuple[str, ...]]] = [
 ]  # fmt: skip
 
 for packet, one in UNARY:
-    table.add(packet.default, each(_base[one.default].rule))
+    table.add(packet.default, each(_base.rule_of(one.default)))
 
 for packet, one, overloads in BINARY:
     for overload in overloads:
-        table.add(getattr(packet, overload), each(_base[one].rule, ""))
+        table.add(getattr(packet, overload), each(_base.rule_of(one), ""))
 
 for packet, one in ((aten._foreach_addcmul, aten.addcmul), (aten._foreach_addcdiv, aten.addcdiv)):
     for overload in ("Scalar", "ScalarList"):
-        table.add(getattr(packet, overload), each(_base[one.default].rule, "", "", "value"))
-    table.add(packet.Tensor, _elements(_base[one.default].rule))
+        table.add(getattr(packet, overload), each(_base.rule_of(one.default), "", "", "value"))
+    table.add(packet.Tensor, _elements(_base.rule_of(one.default)))
 
 for overload in ("Scalar", "List", "ScalarList"):
-    table.add(getattr(aten._foreach_lerp, overload), each(_base[aten.lerp.Scalar].rule, "", ""))
+    table.add(getattr(aten._foreach_lerp, overload), each(_base.rule_of(aten.lerp.Scalar), "", ""))
 
 for overload in ("Scalar", "ScalarList"):
     table.add(
         getattr(aten._foreach_pow, overload),
-        each(_base[aten.pow.Tensor_Scalar].rule, ""),
+        each(_base.rule_of(aten.pow.Tensor_Scalar), ""),
         static=["exponent"],
     )
-table.add(aten._foreach_pow.List, each(_base[aten.pow.Tensor_Tensor].rule, ""))
+table.add(aten._foreach_pow.List, each(_base.rule_of(aten.pow.Tensor_Tensor), ""))
 table.add(
     aten._foreach_norm.Scalar,
-    each(_base[aten.linalg_vector_norm.default].rule, ""),
+    each(_base.rule_of(aten.linalg_vector_norm.default), ""),
     static=["ord"],
 )
 

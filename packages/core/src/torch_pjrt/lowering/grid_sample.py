@@ -18,20 +18,19 @@ from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
-import torch
 from jax import lax
 
 from torch_pjrt.lowering.dims import INT32
 from torch_pjrt.lowering.promote import as_dtype, opmath
 from torch_pjrt.lowering.resample import CUBIC as SLOPE
 from torch_pjrt.lowering.table import LoweringTable
+from torch_pjrt.overloads import aten
 
 Array = jax.Array
 
 LINEAR, NEAREST, CUBIC = 0, 1, 2
 ZEROS, BORDER, REFLECTION = 0, 1, 2
 
-aten = torch.ops.aten
 table = LoweringTable("grid_sample")
 
 

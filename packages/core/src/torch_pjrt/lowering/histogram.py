@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-import torch
 from jax import lax
 
 from torch_pjrt.lowering.dims import INT32
 from torch_pjrt.lowering.promote import as_dtype
 from torch_pjrt.lowering.table import LoweringTable
+from torch_pjrt.overloads import aten
 
 Array = jax.Array
 
-aten = torch.ops.aten
 table = LoweringTable("histogram")
 
 

@@ -15,18 +15,17 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import torch
 from jax import lax
 
 from torch_pjrt.lowering.creation import spaced
 from torch_pjrt.lowering.dims import INT32
 from torch_pjrt.lowering.promote import as_dtype
 from torch_pjrt.lowering.table import LoweringTable
+from torch_pjrt.overloads import aten
 
 Array = jax.Array
 Range = Sequence[Any] | None
 
-aten = torch.ops.aten
 table = LoweringTable("histogramdd")
 
 

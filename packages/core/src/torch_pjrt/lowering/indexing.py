@@ -16,17 +16,16 @@ from typing import Literal
 
 import jax
 import numpy as np
-import torch
 from jax import lax
 
 from torch_pjrt.lowering.dims import INT32, INT64, at_least_1d, wrapped
 from torch_pjrt.lowering.promote import opmath
 from torch_pjrt.lowering.table import LoweringTable
+from torch_pjrt.overloads import aten
 
 Array = jax.Array
 How = Literal["set", "add", "mul", "min", "max"]
 
-aten = torch.ops.aten
 table = LoweringTable("indexing")
 
 IN_BOUNDS = lax.GatherScatterMode.PROMISE_IN_BOUNDS

@@ -8,16 +8,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import jax
-import torch
 from jax import lax
 
 from torch_pjrt.lowering.dims import wrapped
 from torch_pjrt.lowering.promote import promoted
 from torch_pjrt.lowering.table import LoweringTable
+from torch_pjrt.overloads import aten
 
 Array = jax.Array
 
-aten = torch.ops.aten
 table = LoweringTable("join")
 
 

@@ -13,18 +13,17 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import torch
 from jax import lax
 
 from torch_pjrt.lowering.embedding import taken_rows
 from torch_pjrt.lowering.promote import as_dtype, opmath, promoted
 from torch_pjrt.lowering.table import LoweringTable
+from torch_pjrt.overloads import aten
 
 Array = jax.Array
 
 NONE, MEAN, SUM = 0, 1, 2
 
-aten = torch.ops.aten
 table = LoweringTable("loss")
 
 

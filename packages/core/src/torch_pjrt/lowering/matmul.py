@@ -16,12 +16,13 @@ import numpy as np
 import torch
 from jax import lax
 
+from torch_pjrt import dtypes
 from torch_pjrt.lowering.promote import as_dtype, opmath, promoted
 from torch_pjrt.lowering.table import LoweringTable
+from torch_pjrt.overloads import aten
 
 Array = jax.Array
 
-aten = torch.ops.aten
 table = LoweringTable("matmul")
 
 
@@ -65,6 +66,37 @@ def _plus(addend: Array, product: Array, beta: Any, alpha: Any, dtype: np.dtype)
 @table.lowers(aten.mm.default)
 def mm(self: Array, mat2: Array) -> Array:
     return lax.dot(self, mat2)
+
+
+@table.lowers(aten.mm.dtype)
+def mm_dtype(self: Array, mat2: Array, out_dtype: torch.dtype) -> Array:
+    return as_dtype(contracted(self, mat2, 1, 0), dtypes.to_jax(out_dtype))
+
+
+@table.lowers(aten.bmm.dtype)
+def bmm_dtype(self: Array, mat2: Array, out_dtype: torch.dtype) -> Array:
+    return as_dtype(contracted(self, mat2, 2, 1, n_batch=1), dtypes.to_jax(out_dtype))
+
+
+@table.lowers(aten.addmm.dtype)
+def addmm_dtype(
+    self: Array, mat1: Array, mat2: Array, out_dtype: torch.dtype, *, beta: Any = 1, alpha: Any = 1
+) -> Array:
+    return _plus(self, contracted(mat1, mat2, 1, 0), beta, alpha, dtypes.to_jax(out_dtype))
+
+
+@table.lowers(aten.baddbmm.dtype)
+def baddbmm_dtype(
+    self: Array,
+    batch1: Array,
+    batch2: Array,
+    out_dtype: torch.dtype,
+    *,
+    beta: Any = 1,
+    alpha: Any = 1,
+) -> Array:
+    product = contracted(batch1, batch2, 2, 1, n_batch=1)
+    return _plus(self, product, beta, alpha, dtypes.to_jax(out_dtype))
 
 
 @table.lowers(aten._int_mm.default)
@@ -140,12 +172,14 @@ def vdot(self: Array, other: Array) -> Array:
 
 @table.lowers(aten.addr.default)
 def addr(self: Array, vec1: Array, vec2: Array, *, beta: Any = 1, alpha: Any = 1) -> Array:
-    """`beta * self + alpha * outer(vec1, vec2)`, in the common dtype; of bools, or and and."""
+    """`beta * self + alpha * outer(vec1, vec2)`, in the common dtype; of bools, or and and.
+
+    The CPU rounds halves after each operation, unlike in the other products.
+    """
     (x, column, row), dtype = promoted((self, vec1, vec2))
-    wide = opmath(dtype)
-    column = lax.expand_dims(as_dtype(column, wide), (1,))
-    row = lax.expand_dims(as_dtype(row, wide), (0,))
+    column = lax.expand_dims(as_dtype(column, dtype), (1,))
+    row = lax.expand_dims(as_dtype(row, dtype), (0,))
     if dtype == np.bool_:
-        outer = column & row & as_dtype(alpha, wide)
-        return outer | (x & as_dtype(beta, wide))
-    return _plus(x, column * row, beta, alpha, dtype)
+        outer = column & row & as_dtype(alpha, dtype)
+        return outer | (x & as_dtype(beta, dtype))
+    return _plus(x, weighted(column, alpha) * row, beta, 1, dtype)

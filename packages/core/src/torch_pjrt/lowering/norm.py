@@ -16,17 +16,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import torch
 from jax import lax
 
 from torch_pjrt.lowering.promote import as_dtype, opmath
 from torch_pjrt.lowering.table import LoweringTable
+from torch_pjrt.overloads import aten
 
 Array = jax.Array
 Axes = Sequence[int]
 Mask = Sequence[bool]
 
-aten = torch.ops.aten
 table = LoweringTable("norm")
 
 

@@ -13,14 +13,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import torch
 
 from torch_pjrt.lowering.promote import opmath
 from torch_pjrt.lowering.table import LoweringTable
+from torch_pjrt.overloads import aten
 
 Array = jax.Array
 Lists = Sequence[Sequence[Array]]
-aten = torch.ops.aten
 table = LoweringTable("optimizer")
 
 

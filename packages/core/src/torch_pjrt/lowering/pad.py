@@ -9,16 +9,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import torch
 from jax import lax
 
 from torch_pjrt.lowering.dims import cut
 from torch_pjrt.lowering.promote import as_dtype, opmath
 from torch_pjrt.lowering.table import LoweringTable
+from torch_pjrt.overloads import aten
 
 Array = jax.Array
 
-aten = torch.ops.aten
 table = LoweringTable("pad")
 
 

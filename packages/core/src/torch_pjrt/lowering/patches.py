@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import jax
-import torch
 from jax import lax
 
 from torch_pjrt.lowering.dims import wrapped
 from torch_pjrt.lowering.promote import opmath
 from torch_pjrt.lowering.table import LoweringTable
+from torch_pjrt.overloads import aten
 
 Array = jax.Array
 
-aten = torch.ops.aten
 table = LoweringTable("patches")
 
 # An overlap-add of up to so many shifted copies is spelt out; more of them are scattered.

@@ -22,11 +22,11 @@ from typing import Any
 
 import jax
 import numpy as np
-import torch
 from jax import lax
 
 from torch_pjrt.lowering.promote import as_dtype, opmath
 from torch_pjrt.lowering.table import LoweringTable
+from torch_pjrt.overloads import aten
 
 Array = jax.Array
 Sizes = Sequence[int]
@@ -34,7 +34,6 @@ Sizes = Sequence[int]
 INT32, INT64 = np.dtype(np.int32), np.dtype(np.int64)
 MOST_TERMS = 64  # of an unrolled backward; past that, a scatter
 
-aten = torch.ops.aten
 table = LoweringTable("pool")
 
 

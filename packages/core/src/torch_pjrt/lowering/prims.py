@@ -26,8 +26,8 @@ from torch_pjrt.lowering.pointwise import (
 from torch_pjrt.lowering.pointwise import complex as complex_
 from torch_pjrt.lowering.promote import Array
 from torch_pjrt.lowering.table import LoweringTable
+from torch_pjrt.overloads import aten, prims
 
-aten, prims = torch.ops.aten, torch.ops.prims
 table = LoweringTable("prims")
 
 ATEN = LoweringTable.merged(
@@ -64,11 +64,11 @@ OTHER_NAME = [
 ]
 
 for name in SAME_NAME:
-    table.add(getattr(prims, name).default, ATEN[getattr(aten, name).default].rule)
+    table.add(getattr(prims, name).default, ATEN.rule_of(getattr(aten, name).default))
 for name in SAME_NAME_OF_TENSORS:
-    table.add(getattr(prims, name).default, ATEN[getattr(aten, name).Tensor].rule)
+    table.add(getattr(prims, name).default, ATEN.rule_of(getattr(aten, name).Tensor))
 for prim, op in OTHER_NAME:
-    table.add(prim, ATEN[op].rule)
+    table.add(prim, ATEN.rule_of(op))
 
 
 @table.lowers(prims.div.default)

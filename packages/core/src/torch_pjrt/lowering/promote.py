@@ -22,6 +22,11 @@ from torch_pjrt import dtypes
 Array = jax.Array
 Number = bool | int | float | complex
 
+_E4M3 = dtypes.to_jax(torch.float8_e4m3fn) if dtypes.is_supported(torch.float8_e4m3fn) else None
+_LARGEST_E4M3 = 448
+# Whether this PyTorch gives the largest number for what float8_e4m3fn has no room for; once it gave nan.
+_SATURATES = bool(torch.tensor(1e4).to(torch.float8_e4m3fn).float() == _LARGEST_E4M3)
+
 
 class Promote(enum.Enum):
     """How an operator turns the common dtype of its inputs into the one it computes in."""
@@ -110,6 +115,8 @@ def as_dtype(x: Any, dtype: np.dtype) -> Array:
     A bool is selected as 1 or 0, not converted: XLA makes `convert(bool) * y` a choice between `y` and 0,
     so that 0 times infinity would be 0.
     """
+    if dtype == _E4M3 and _SATURATES:
+        x = _within_e4m3(x)
     if isinstance(x, (jax.Array, jax.core.Tracer)):
         if x.dtype == dtype and not x.weak_type:
             return x
@@ -123,6 +130,18 @@ def as_dtype(x: Any, dtype: np.dtype) -> Array:
     if isinstance(x, int) and dtype.kind in "iu":
         return jnp.asarray(dtypes.wrapped(x, dtype))
     return jnp.asarray(x, dtype)
+
+
+def _within_e4m3(x: Any) -> Any:
+    """`x` without what is too large for float8_e4m3fn: the largest number stands for it, in PyTorch."""
+    if not isinstance(x, (jax.Array, jax.core.Tracer)):
+        return x if x != x else min(max(x, -_LARGEST_E4M3), _LARGEST_E4M3)
+    if x.dtype == _E4M3 or x.dtype == np.bool_:
+        return x
+    real = x.real if jnp.issubdtype(x.dtype, np.complexfloating) else x
+    least = max(-_LARGEST_E4M3, jnp.iinfo(x.dtype).min) if x.dtype.kind in "iu" else -_LARGEST_E4M3
+    most = min(_LARGEST_E4M3, jnp.iinfo(x.dtype).max) if x.dtype.kind in "iu" else _LARGEST_E4M3
+    return jnp.clip(real, jnp.asarray(least, real.dtype), jnp.asarray(most, real.dtype))
 
 
 def opmath(dtype: np.dtype) -> np.dtype:

@@ -8,15 +8,14 @@ from __future__ import annotations
 from typing import Any
 
 import jax
-import torch
 from jax import lax
 
 from torch_pjrt.lowering.promote import as_dtype, opmath
 from torch_pjrt.lowering.table import LoweringTable
+from torch_pjrt.overloads import aten
 
 Array = jax.Array
 
-aten = torch.ops.aten
 table = LoweringTable("quantize")
 
 

@@ -22,6 +22,7 @@ from jax import lax
 from torch_pjrt import dtypes, operators
 from torch_pjrt.lowering.promote import as_dtype, opmath
 from torch_pjrt.lowering.table import LoweringTable
+from torch_pjrt.overloads import aten
 
 Array = jax.Array
 Shape = Sequence[int]
@@ -30,7 +31,6 @@ UINT32, UINT64, INT64 = np.dtype(np.uint32), np.dtype(np.uint64), np.dtype(np.in
 FEW = 1 << 20  # so many values 32 bits choose among with a bias of less than 1 in 4096
 MOST_COMPARED = 1 << 24
 
-aten = torch.ops.aten
 table = LoweringTable("random")
 
 
@@ -130,7 +130,11 @@ def randperm(key: Array, n: int, *, dtype: torch.dtype | None = torch.int64) -> 
 
 @table.lowers(aten.uniform.default, random=True)
 def uniform(key: Array, self: Array, from_: Any = 0.0, to: Any = 1.0, **named: Any) -> Array:
-    """In [from, to). `from`, which Python keeps for itself, may also arrive by its name."""
+    """In [from, to), both parts of complex numbers. `from`, a word of Python's, may arrive by its name."""
+    if self.dtype.kind == "c":
+        keys = jax.random.split(key)
+        parts = [uniform(k, lax.real(self), from_, to, **named) for k in keys]
+        return lax.complex(*parts)
     unit = _unit(key, self.shape, self.dtype)
     low = as_dtype(named.get("from", from_), unit.dtype)
     return as_dtype(unit * (as_dtype(to, unit.dtype) - low) + low, self.dtype)

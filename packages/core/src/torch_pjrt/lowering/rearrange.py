@@ -14,10 +14,10 @@ from torch_pjrt import dtypes
 from torch_pjrt.lowering.dims import along, cut, wrapped_all
 from torch_pjrt.lowering.indexing import Selection, place_dtype
 from torch_pjrt.lowering.table import LoweringTable
+from torch_pjrt.overloads import aten
 
 Array = jax.Array
 
-aten = torch.ops.aten
 table = LoweringTable("rearrange")
 
 

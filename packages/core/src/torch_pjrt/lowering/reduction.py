@@ -23,8 +23,8 @@ from torch_pjrt import dtypes
 from torch_pjrt.lowering.cast import cast
 from torch_pjrt.lowering.promote import Array, Promote, computed_in, opmath
 from torch_pjrt.lowering.table import LoweringTable
+from torch_pjrt.overloads import aten
 
-aten = torch.ops.aten
 table = LoweringTable("reduction")
 
 Dims = int | Sequence[int] | None

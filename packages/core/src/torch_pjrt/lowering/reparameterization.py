@@ -9,16 +9,15 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
-import torch
 from jax import lax
 from jax.scipy.special import betainc, betaln
 
 from torch_pjrt.lowering.promote import as_dtype, opmath
 from torch_pjrt.lowering.table import LoweringTable
+from torch_pjrt.overloads import aten
 
 Array = jax.Array
 
-aten = torch.ops.aten
 table = LoweringTable("reparameterization")
 
 STEP = 1e-5  # of a difference in float64: error and rounding are both near 1e-10

@@ -16,11 +16,11 @@ from typing import Any
 
 import jax
 import numpy as np
-import torch
 
 from torch_pjrt.lowering.promote import as_dtype, opmath
 from torch_pjrt.lowering.table import LoweringTable
 from torch_pjrt.lowering.terms import Terms, along_terms, bytes_along
+from torch_pjrt.overloads import aten
 
 Array = jax.Array
 Sizes = Sequence[int]
@@ -29,7 +29,6 @@ Kind = Callable[[int, int, Scale, np.dtype], Terms]
 
 CUBIC = -0.75  # the slope parameter of the convolution kernel
 
-aten = torch.ops.aten
 table = LoweringTable("resample")
 
 

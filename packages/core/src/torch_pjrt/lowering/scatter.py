@@ -13,7 +13,6 @@ from typing import Any
 
 import jax
 import numpy as np
-import torch
 from jax import lax
 
 from torch_pjrt.lowering.dims import along, at_least_1d, wrapped
@@ -28,10 +27,10 @@ from torch_pjrt.lowering.indexing import (
 )
 from torch_pjrt.lowering.promote import as_dtype, opmath
 from torch_pjrt.lowering.table import LoweringTable
+from torch_pjrt.overloads import aten
 
 Array = jax.Array
 
-aten = torch.ops.aten
 table = LoweringTable("scatter")
 
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import jax
 import numpy as np
-import torch
 from jax import lax
 
 from torch_pjrt.lowering.dims import INT32, INT64
@@ -14,10 +13,10 @@ from torch_pjrt.lowering.promote import promoted
 from torch_pjrt.lowering.scatter import taken_along
 from torch_pjrt.lowering.sort import sorted_along
 from torch_pjrt.lowering.table import LoweringTable
+from torch_pjrt.overloads import aten
 
 Array = jax.Array
 
-aten = torch.ops.aten
 table = LoweringTable("search")
 
 # Up to so many boundaries it is cheaper to compare with each of them than to search by halves.

@@ -14,18 +14,19 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import torch
 from jax import lax
 
 from torch_pjrt.lowering.dims import INT32, along
 from torch_pjrt.lowering.promote import as_dtype, opmath
 from torch_pjrt.lowering.table import LoweringTable
+from torch_pjrt.overloads import aten
 
 Array = jax.Array
 
+# PyTorch's other names for the same.
+SAME = {"amax": "max", "amin": "min"}
 NEUTRAL = {"sum": 0.0, "mean": 0.0, "prod": 1.0, "max": -math.inf, "min": math.inf}
 
-aten = torch.ops.aten
 table = LoweringTable("segment")
 
 
@@ -84,6 +85,7 @@ def segment_reduce(
     initial: Any = None,
 ) -> Array:
     axis %= data.ndim
+    reduce = SAME.get(reduce, reduce)
     rows, count = _lengths(lengths, offsets, axis)
     x = _laid_out(as_dtype(data, opmath(data.dtype)), axis)
     start = as_dtype(NEUTRAL[reduce] if initial is None else initial, x.dtype)
@@ -119,6 +121,7 @@ def segment_reduce_backward(
 ) -> Array:
     """Equal extremes share the gradient, but only a positive one: so PyTorch, on every device."""
     axis %= data.ndim
+    reduce = SAME.get(reduce, reduce)
     rows, count = _lengths(lengths, offsets, axis)
     wide = opmath(data.dtype)
     x = _laid_out(as_dtype(data, wide), axis)

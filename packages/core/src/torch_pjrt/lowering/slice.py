@@ -8,15 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import jax
-import torch
 from jax import lax
 
 from torch_pjrt.lowering.dims import along, wrapped
 from torch_pjrt.lowering.table import LoweringTable
+from torch_pjrt.overloads import aten
 
 Array = jax.Array
 
-aten = torch.ops.aten
 table = LoweringTable("slice")
 
 
@@ -110,10 +109,22 @@ def diagonal_scatter(
 
 @table.lowers(aten.select_backward.default)
 def select_backward(grad_output: Array, input_sizes: Sequence[int], dim: int, index: int) -> Array:
+    """`index` may be a number on the device, which is not negative then."""
     dim = wrapped(dim, len(input_sizes))
-    place = index % input_sizes[dim]
     grad = lax.expand_dims(grad_output, (dim,))
+    if not isinstance(index, int):
+        zeros = lax.full(tuple(input_sizes), 0, grad.dtype)
+        return lax.dynamic_update_slice_in_dim(zeros, grad, index.astype("int32"), dim)
+    place = index % input_sizes[dim]
     return _padded(grad, dim, place, input_sizes[dim] - 1 - place)
+
+
+def added_at(x: Array, new: Array, dim: int, place: int | Array) -> Array:
+    """`x` with `new`, which lacks the dim, added at one place of it, from 0 on."""
+    place = lax.convert_element_type(place, "int32")
+    new = lax.expand_dims(new, (dim,))
+    there = lax.dynamic_slice_in_dim(x, place, 1, dim)
+    return lax.dynamic_update_slice_in_dim(x, there + new, place, dim)
 
 
 @table.lowers(aten.slice_backward.default)

@@ -13,8 +13,8 @@ from torch_pjrt import dtypes
 from torch_pjrt.lowering.cast import cast
 from torch_pjrt.lowering.promote import Array, opmath
 from torch_pjrt.lowering.table import LoweringTable
+from torch_pjrt.overloads import aten
 
-aten = torch.ops.aten
 table = LoweringTable("softmax")
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
-import torch
 from jax import lax
 
 from torch_pjrt.lowering.dims import (
@@ -27,11 +26,11 @@ from torch_pjrt.lowering.dims import (
 from torch_pjrt.lowering.indexing import place_dtype
 from torch_pjrt.lowering.scatter import taken_along
 from torch_pjrt.lowering.table import LoweringTable
+from torch_pjrt.overloads import aten
 
 Array = jax.Array
 Pair = tuple[Array, Array]
 
-aten = torch.ops.aten
 table = LoweringTable("sort")
 
 

@@ -29,6 +29,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch_pjrt.errors import DuplicateLowering
+from torch_pjrt.overloads import Absent
 
 Rule = Callable[..., Any]
 
@@ -62,16 +63,20 @@ class Lowering:
 
 
 class LoweringTable(Mapping[Any, Lowering]):
-    """Operator overload -> its lowering. A second rule for an operator is a `DuplicateLowering`."""
+    """Operator overload -> its lowering. A second rule for an operator is a `DuplicateLowering`.
+
+    A row for an operator that this PyTorch lacks is `left_out`.
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.left_out: dict[Absent, Lowering] = {}
         self._rows: dict[Any, Lowering] = {}
 
     def add(
         self, op: Any, rule: Rule, *, static: Iterable[str] = (), random: bool | str = False
     ) -> None:
-        """Add one row. `op` is an overload such as `torch.ops.aten.exp.default`."""
+        """Add one row. `op` is an overload, such as `aten.exp.default` of `torch_pjrt.plugin`'s `aten`."""
         self._put(op, Lowering(rule, frozenset(static), random))
 
     def lowers(
@@ -86,10 +91,15 @@ class LoweringTable(Mapping[Any, Lowering]):
 
         return register
 
+    def rule_of(self, op: Any) -> Rule:
+        """The rule of `op`, for another operator that it serves as well: this PyTorch may lack `op`."""
+        return (self.left_out if isinstance(op, Absent) else self._rows)[op].rule
+
     def overlaid(self, other: LoweringTable) -> LoweringTable:
         """This table with `other`'s rows in place of its own where both have one."""
         result = LoweringTable(f"{self.name} under {other.name}")
         result._rows = {**self._rows, **other._rows}
+        result.left_out = {**self.left_out, **other.left_out}
         return result
 
     @classmethod
@@ -97,18 +107,19 @@ class LoweringTable(Mapping[Any, Lowering]):
         """One table of all rows; two rows for one operator are a `DuplicateLowering`."""
         result = cls(name)
         for table in tables:
-            for op, lowering in table._rows.items():
+            for op, lowering in (*table._rows.items(), *table.left_out.items()):
                 result._put(op, lowering)
         return result
 
     def _put(self, op: Any, lowering: Lowering) -> None:
-        if (first := self._rows.get(op)) is not None:
+        rows: dict[Any, Lowering] = self.left_out if isinstance(op, Absent) else self._rows
+        if (first := rows.get(op)) is not None:
             raise DuplicateLowering(
                 f"`{op}` has two lowerings in the table `{self.name}`.",
                 saw=f"{first.where} and {lowering.where}",
                 hint="keep one; a device that needs its own rule returns it from `torch_pjrt_lowerings`",
             )
-        self._rows[op] = lowering
+        rows[op] = lowering
 
     def __getitem__(self, op: Any) -> Lowering:
         return self._rows[op]

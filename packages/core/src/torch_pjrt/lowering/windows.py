@@ -15,10 +15,10 @@ from jax import lax
 from torch_pjrt import dtypes
 from torch_pjrt.lowering.promote import as_dtype, opmath
 from torch_pjrt.lowering.table import LoweringTable
+from torch_pjrt.overloads import aten
 
 Array = jax.Array
 
-aten = torch.ops.aten
 table = LoweringTable("windows")
 
 

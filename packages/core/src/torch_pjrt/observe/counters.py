@@ -17,7 +17,8 @@ class Counters:
     operators: int = 0
     programs_compiled: int = 0
     programs_loaded: int = 0
-    programs_not_portable: int = 0
+    programs_given_back: int = 0
+    not_kept: Counter[str] = field(default_factory=Counter)
     programs_run: int = 0
     loops: int = 0
     replays: int = 0

@@ -38,7 +38,7 @@ ADVICE = {
     "released": "a tensor is not kept that was before: keep it each time, or never",
     "donation": "somebody holds the old value of what is written in place, or did before: `del` it, or "
     "hold it each time; there is one program for either",
-    "again": "nothing: a program like it failed, or was forgotten",
+    "again": "nothing: a program like it failed, or was given back (TORCH_PJRT_MAX_PROGRAM_BYTES)",
 }
 NEW = (
     "little of it is as in any program before: code that runs for the first time has to be compiled"

@@ -33,7 +33,8 @@ class Report(Shown):
     def as_dict(self) -> dict[str, Any]:
         """Everything, of plain types.
 
-        Every counter by name: ints, floats (seconds), and dicts of counts for `syncs` and `fallbacks`. Beside
+        Every counter by name: ints, floats (seconds), and dicts of counts for `syncs`, `fallbacks` and
+        `not_kept` (why programs were not kept on disk). Beside
         them lists of dicts: `programs` (number, operators, inputs, outputs, seconds, loaded, runs),
         `recompilations` (number, operators, kind, what, line, advice, cause, seconds) and `stops` (cause,
         line, syncs, reads, seconds). A line is a tuple of file, number and function, or None.
@@ -85,6 +86,8 @@ def totals(c: dict[str, Any]) -> list[tuple[str, str]]:
         ("operators traced", f"{c['operators']:,}"),
         ("programs compiled", f"{c['programs_compiled']} ({c['compile_s']:.2f} s)"),
         ("  found on disk", f"{c['programs_loaded']} ({c['load_s']:.2f} s)"),
+        *([("  not kept on disk", _causes(c["not_kept"]))] if c["not_kept"] else []),
+        *([("  given back", f"{c['programs_given_back']}")] if c["programs_given_back"] else []),
         ("  loops of repeated layers", f"{c['loops']}"),
         ("stacks put together, rows taken", f"{c['stacks_made']}, {c['rows_taken']}"),
         ("programs reused", f"{_reused(c)}"),

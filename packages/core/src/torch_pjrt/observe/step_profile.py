@@ -20,6 +20,7 @@ from torch_pjrt.observe.launches import launches
 from torch_pjrt.observe.tables import Shown, Table
 from torch_pjrt.observe.trace import profile
 from torch_pjrt.run.sync import sync
+from torch_pjrt.run.wait import wait
 
 _WARM = 3  # calls: the third compiles nothing new in a training loop
 _CAUSE = "profile_step()"
@@ -149,6 +150,7 @@ def _call(step: Callable[[], Any], times: int) -> None:
     for _ in range(times):
         result = step()
         sync(_CAUSE)
+        wait()  # while what it gave is held: it may be all that can be waited for
         del result
 
 

@@ -12,6 +12,7 @@ from torch_pjrt.errors import PluginError
 from torch_pjrt.lowering.table import LoweringTable
 from torch_pjrt.passes.runner import Pass, Stage
 from torch_pjrt.plugin.device import Device
+from torch_pjrt.plugin.foreign_calls import ForeignCalls
 
 
 def devices(answer: Any) -> Sequence[Device]:
@@ -47,10 +48,16 @@ def passes(answer: Any) -> Sequence[Pass]:
     return found
 
 
+def foreign_calls(answer: Any) -> Sequence[ForeignCalls]:
+    """Rows of names and what sets them up."""
+    return _listed("torch_pjrt_foreign_calls", answer, ForeignCalls, "ForeignCalls objects")
+
+
 CHECKS: Mapping[str, Callable[[Any], Any]] = {
     "torch_pjrt_devices": devices,
     "torch_pjrt_lowerings": lowerings,
     "torch_pjrt_passes": passes,
+    "torch_pjrt_foreign_calls": foreign_calls,
 }
 
 

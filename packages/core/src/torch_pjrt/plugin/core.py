@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from torch_pjrt.lowering import LoweringTable
     from torch_pjrt.passes import Pass
     from torch_pjrt.plugin.device import Device
+    from torch_pjrt.plugin.foreign_calls import ForeignCalls
 
 PLUGIN = "core"
 
@@ -37,3 +38,11 @@ def torch_pjrt_passes() -> Sequence[Pass]:
     from torch_pjrt.passes import CORE_PASSES
 
     return CORE_PASSES
+
+
+@impl
+def torch_pjrt_foreign_calls() -> Sequence[ForeignCalls]:
+    """What XLA itself makes of these, on any device, while it compiles."""
+    from torch_pjrt.plugin.foreign_calls import ForeignCalls
+
+    return [ForeignCalls(("AllocateBuffer", "LayoutConstraint", "Sharding"))]

@@ -61,6 +61,12 @@ class Device(abc.ABC):
         """
         return {}
 
+    def prepare(self, module: Any) -> None:  # noqa: B027
+        """Change a program, a StableHLO module of MLIR, before it is compiled. Called once for each.
+
+        It must compute the same afterwards: this is for what the compiler would make of it otherwise.
+        """
+
     def compile_only_chips(self, target: str) -> Sequence[jax.Device] | None:  # pyright: ignore[reportInvalidTypeForm]
         """The chips of `target` (`v5e:2x4`), for which programs can be compiled here without having them.
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from types import ModuleType
 
 from torch_pjrt.errors import PluginError, SettingError
+from torch_pjrt.overloads import absent_operator
 
 GROUP = "torch_pjrt"
 VARIABLE = "TORCH_PJRT_PLUGINS"
@@ -46,6 +47,7 @@ class Broken:
     @classmethod
     def of(cls, name: str, error: BaseException, origin: Origin | None = None) -> Broken:
         """Record it and warn once."""
+        error = absent_operator(error) or error
         why = str(error) if isinstance(error, PluginError) else f"{type(error).__name__}: {error}"
         warnings.warn(f"The torch-pjrt plugin `{name}` failed and is disabled: {why}", stacklevel=2)
         return cls(name, why, origin)

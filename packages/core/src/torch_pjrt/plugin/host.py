@@ -26,6 +26,7 @@ from torch_pjrt.plugin import answers, spec
 from torch_pjrt.plugin import core as core_plugin
 from torch_pjrt.plugin.device import Device
 from torch_pjrt.plugin.discovery import VARIABLE, Broken, Found, Origin, discover
+from torch_pjrt.plugin.foreign_calls import ForeignCalls
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +181,11 @@ class Host:
                     )
                 passes.append(p)
         return in_order(passes)
+
+    def foreign_calls(self, device: Device) -> list[ForeignCalls]:
+        """The custom calls that plugins can set up for programs of `device`."""
+        rows = self._ask_for(device, "torch_pjrt_foreign_calls")
+        return [row for theirs in rows.values() for row in theirs]
 
     def offered_for(self, device: Device) -> dict[str, tuple[LoweringTable | None, list[Pass]]]:
         """What each plugin has for `device`, whether or not it fits together."""

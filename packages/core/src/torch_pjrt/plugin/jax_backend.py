@@ -13,6 +13,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import EntryPoint, entry_points
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from torch_pjrt.errors import DeviceError
@@ -128,6 +129,12 @@ def gpu_options() -> dict[str, Any]:
     from jax._src.lib import xla_client
 
     return dict(xla_client.generate_pjrt_gpu_plugin_options())
+
+
+def call_in_c(compiled: Any) -> Any:
+    """The function in C by which a compiled program that has run is called; None where JAX has none."""
+    call = getattr(compiled, "_call", None)
+    return None if isinstance(call, FunctionType) else call
 
 
 def donates(platform: str) -> bool:

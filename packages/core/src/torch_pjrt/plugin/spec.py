@@ -20,6 +20,7 @@ import pluggy
 from torch_pjrt.lowering.table import LoweringTable
 from torch_pjrt.passes.runner import Pass
 from torch_pjrt.plugin.device import Device
+from torch_pjrt.plugin.foreign_calls import ForeignCalls
 
 NAME = "torch_pjrt"
 spec = pluggy.HookspecMarker(NAME)
@@ -54,5 +55,16 @@ def torch_pjrt_passes(device: Device) -> Sequence[Pass]:
     Called once, when `device` has been chosen; `python -m torch_pjrt plugins` asks for every device
     on offer. Plugins are asked in the order of their names. Two passes of one name are a
     `DuplicatePass`.
+    """
+    return ()
+
+
+@spec
+def torch_pjrt_foreign_calls(device: Device) -> Sequence[ForeignCalls]:
+    """Custom calls that programs for `device` may have when a later process loads them from disk.
+
+    Called once, when `device` has been chosen; must not start anything. A program with a custom call that no
+    plugin names is not kept on disk: the process that loads it would jump to an address that nobody has
+    filled in. If several name a call, all of them set it up.
     """
     return ()

@@ -21,6 +21,7 @@ import torch
 
 from torch_pjrt.graph.face import Face, contiguous_face
 from torch_pjrt.graph.tape import Value
+from torch_pjrt.run.quiet import quiet
 from torch_pjrt.tensor.buffer import Buffer
 
 
@@ -85,20 +86,23 @@ class Binding:
         """
         self.targets: list[Target] = []
         self.arrays: list[Any] = []
+        self._taken: list[int] = []
         self._values: list[weakref.ref[Bound]] = []
         there = [t for t in targets if t.is_read or t.buffer() is not None]
         self._taken = [i for i, t in enumerate(there) if t.is_taken]
         for target in there:
             buffer_at(target.buffer, target.face)
-        for target in there:
-            self._bind(target)
+        with quiet():
+            for target in there:
+                self._bind(target)
 
     def _bind(self, target: Target) -> None:
         buffer = target.buffer()
         assert buffer is not None
         is_alone, array = array_of(buffer)
+        array = array if is_alone or not target.is_taken else array.copy()
         self.targets.append(target)
-        self.arrays.append(array if is_alone or not target.is_taken else array.copy())
+        self.arrays.append(array)
         old: Any = buffer.value
         if isinstance(old, Bound):
             old.keep()
@@ -119,14 +123,15 @@ class Binding:
 
     def release(self) -> None:
         """Give the buffers ordinary values again, so that nobody but they holds their arrays."""
-        for target, reference in zip(self.targets, self._values, strict=True):
-            buffer, value = target.buffer(), reference()
-            if value is not None:
-                value.keep()
-                if buffer is not None and buffer.value is value:
-                    buffer.value = Value.of_array(value.face, value.array)
-        self.targets, self._values, self._taken = [], [], []
-        self.arrays = []
+        with quiet():
+            for target, reference in zip(self.targets, self._values, strict=True):
+                buffer, value = target.buffer(), reference()
+                if value is not None:
+                    value.keep()
+                    if buffer is not None and buffer.value is value:
+                        buffer.value = Value.of_array(value.face, value.array)
+            self.targets, self._values, self._taken = [], [], []
+            self.arrays = []
 
 
 def _holds(target: Target, value: Bound | None) -> bool:

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torch_pjrt.graph.graph import Graph
-from torch_pjrt.replays.observation import Launch, Observed
+from torch_pjrt.replays.observation import Constant, Launch, Observed, Read
 
 
 def differences(
     first: Observed, second: Observed, *, may_be_compiled_anew: bool = False
 ) -> list[str]:
     """In words; none if a replay of the second would do what the step did both times."""
+    if found := list(_of_reads(first.reads, second.reads)):
+        return found
     if len(first.launches) != len(second.launches):
         return [f"it launched {len(first.launches)} programs, then {len(second.launches)}"]
     pairs = list(zip(first.launches, second.launches, strict=True))
@@ -23,6 +25,8 @@ def differences(
         return ["it wrote its results to other tensors than the time before"]
     if first.watches.keys() != second.watches.keys():
         return ["it checked other indices than the time before"]
+    if first.gradients != second.gradients:
+        return ["it made other gradients than the time before"]
     left = sum(r() is not None for refs in first.fresh.values() for r in refs)
     if left and second.fresh and not _alike_in_place(first, second):
         return [
@@ -58,9 +62,27 @@ def _of(first: Launch, second: Launch) -> Iterator[str]:
                 )
                 return
     for i, (x, y) in enumerate(zip(first.sources, second.sources, strict=True)):
+        if isinstance(x, Constant) and isinstance(y, Constant) and x != y:
+            yield (
+                f"it makes a tensor from the host whose content changes from call to call ({x.face}): "
+                "pass it as an argument, on pjrt"
+            )
+            return
         if x != y:
             yield f"it read another tensor than the time before ({_look(second, i)})"
             return
+
+
+def _of_reads(first: list[Read], second: list[Read]) -> Iterator[str]:
+    for x, y in zip(first, second, strict=False):
+        if x.content != y.content:
+            yield (
+                "it reads values of tensors that change from call to call (.item(), print, control flow): "
+                f"{x.content}, then {y.content}; torch_pjrt.report() names the lines"
+            )
+            return
+    if [(x.n_launches, x.source) for x in first] != [(y.n_launches, y.source) for y in second]:
+        yield f"it read {len(first)} values of tensors, then {len(second)}, or those of others"
 
 
 def _of_code(first: Launch, second: Launch) -> str:

@@ -10,7 +10,7 @@ import gc
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,9 +20,11 @@ from torch_pjrt.device import guard
 from torch_pjrt.graph.face import Face
 from torch_pjrt.graph.tape import Tape, Uploaded, Value
 from torch_pjrt.observe.counters import counters
+from torch_pjrt.replays.gradients import Gradients
+from torch_pjrt.replays.traffic import Content, Traffic, host_random_numbers
 from torch_pjrt.run import sync as syncing
 from torch_pjrt.run import watch as watching
-from torch_pjrt.tensor.buffer import Buffer, buffer_of, is_pjrt
+from torch_pjrt.tensor.buffer import Buffer, buffer_of, is_pjrt, look_of
 
 if TYPE_CHECKING:
     from torch_pjrt.compile.programs import Program
@@ -51,13 +53,21 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True)
+class Constant:
+    """A tensor that the call made from the host."""
+
+    face: Face
+    content: Content
+
+
+@dataclass(frozen=True, slots=True)
 class New:
-    """A value that came into being during the call, from the host."""
+    """A value that came into being during the call, from anywhere else."""
 
     face: Face
 
 
-Source = Argument | Kept | Result | New
+Source = Argument | Kept | Result | Constant | New
 
 
 @dataclass(slots=True)
@@ -78,29 +88,58 @@ class Launch:
     n_draws: int
 
 
+@dataclass(frozen=True, slots=True)
+class Read:
+    """A value that the call read, after so many launches."""
+
+    n_launches: int
+    source: Source
+    content: Content
+
+
+@dataclass(frozen=True, slots=True)
+class Gradient:
+    """A gradient that the call made: of an argument, or of a tensor that lives outside.
+
+    base, look   the face of its memory, and what it looks like itself, with its offset.
+    replaces     it took the place of another, which the call did not look at.
+    """
+
+    target: Argument | weakref.ref[torch.Tensor]
+    result: Result
+    base: Face
+    look: tuple[Face, int]
+    replaces: bool
+
+
 @dataclass(slots=True)
 class Observed:
     """All that was seen of one call.
 
+    reads      the values that the call read, in order.
     writes     the buffers that were there before and hold a result now.
-    fresh      the results that new buffers hold which are not returned: gradients, for example.
+    gradients  those that the call made.
+    fresh      the results that new buffers hold which are not returned: gradients that took the place of
+               others, for example.
     watches    the results that are watched for errors, and the errors.
     objections why the call cannot be replayed, in words.
     """
 
     launches: list[Launch] = field(default_factory=list)
+    reads: list[Read] = field(default_factory=list)
     writes: dict[Result, list[Source]] = field(default_factory=dict)
+    gradients: list[Gradient] = field(default_factory=list)
     fresh: dict[Result, list[weakref.ref[Buffer]]] = field(default_factory=dict)
     watches: dict[Result, list[watching.Refusal]] = field(default_factory=dict)
     objections: list[str] = field(default_factory=list)
 
 
 def observed(
-    call: Callable[[], Any], tensors: Sequence[torch.Tensor]
+    call: Callable[[], Any], tensors: Sequence[torch.Tensor], gradients: Gradients
 ) -> tuple[Any, Observed, Callable[[torch.Tensor], Result | None]]:
     """Call it: what it returned, what was seen, and which result of a launch a returned tensor holds."""
     syncing.sync("a captured step begins")
-    seen = Observed()
+    seen, traffic = Observed(), Traffic()
     places, before = _prepared(tensors)
     made: dict[int, tuple[weakref.ref[Value], Result]] = {}
 
@@ -116,7 +155,13 @@ def observed(
             if buffer is not None and known[id(buffer)][1]() is value:
                 place = places.get(id(buffer))
                 return Argument(place) if place is not None else Kept(reference)
-        return New(value.face)
+        content = traffic.uploaded(value)
+        return New(value.face) if content is None else Constant(value.face, content)
+
+    def note_read(value: Value, content: Content) -> None:
+        source = source_of(value)
+        if not isinstance(source, Constant):
+            seen.reads.append(Read(len(seen.launches), source, content))
 
     # Buffers change what they hold during the call; what they held before is asked for.
     known = {
@@ -144,14 +189,25 @@ def observed(
             if (result := result_of(watch.value)) is not None:
                 seen.watches[result] = list(watch.refusals)
 
-    counted = (counters.uploads, counters.downloads, sum(counters.fallbacks.values()))
+    counted = (counters.replays, sum(counters.fallbacks.values()))
+    drawn = host_random_numbers()
     n_backward = guard.runs()
-    with _noting(note):
+    with _noting(note), traffic.noted(note_read):
         returned = call()
         syncing.sync("a captured step ends")
     _object_to_traffic(seen, counted)
+    if host_random_numbers() != drawn and _depends_on_host(seen):
+        seen.objections.append("it draws random numbers on the host: a replay would not")
+    moved = [
+        r for r, old in known.values() if (b := r()) is not None and _is_moved(b, old(), result_of)
+    ]
+    if moved:
+        seen.objections.append(
+            f"it copies into {len(moved)} tensors what is in others, or comes from the host, as it is"
+        )
 
     own = {id(buffer_of(t)) for t in _tensors(returned) if is_pjrt(t)}
+    touched = {s.buffer for x in seen.launches for s in x.sources if isinstance(s, Kept)}
     for references in _buffers().values():
         for reference in references:
             buffer = reference()
@@ -164,6 +220,8 @@ def observed(
                 seen.writes.setdefault(result, []).append(target)
             elif id(buffer) not in own:
                 seen.fresh.setdefault(result, []).append(reference)
+    touched |= {t.buffer for x in seen.writes.values() for t in x if isinstance(t, Kept)}
+    _note_gradients(seen, gradients, tensors, touched, result_of)
     if guard.runs() == n_backward and any(
         t.requires_grad and t.grad_fn for t in _tensors(returned)
     ):
@@ -172,6 +230,68 @@ def observed(
             "call backward() in the step, or return a tensor that is detached"
         )
     return returned, seen, lambda tensor: result_of(buffer_of(tensor).value)
+
+
+def _note_gradients(
+    seen: Observed,
+    gradients: Gradients,
+    tensors: Sequence[torch.Tensor],
+    touched: set[weakref.ref[Buffer]],
+    result_of: Callable[[Value | None], Result | None],
+) -> None:
+    """Note the gradients that the call made; `touched` are the buffers outside that it read or wrote to."""
+    places = {id(t): i for i, t in enumerate(tensors)}
+    before = dict(zip(map(id, gradients.tensors), gradients.before, strict=True))
+    given = [t for t in tensors if t.is_leaf and t.requires_grad]
+    replaced, own = [], set()
+    for tensor in {id(t): t for t in [*gradients.tensors, *given]}.values():
+        gradient, had = tensor.grad, before.get(id(tensor))
+        if gradient is None or had in touched:
+            continue
+        if gradient.layout is not torch.strided:
+            seen.objections.append("it makes a sparse gradient")
+            continue
+        buffer = buffer_of(gradient)
+        if had is not None and had() is buffer:
+            continue
+        result = result_of(buffer.value)
+        look = look_of(gradient)
+        if result is None or id(buffer) in own or look[0].dtype != buffer.face.dtype:
+            seen.objections.append("it makes a gradient that shares memory with another tensor")
+            continue
+        own.add(id(buffer))
+        place = places.get(id(tensor))
+        target = Argument(place) if place is not None else weakref.ref(tensor)
+        seen.gradients.append(Gradient(target, result, buffer.face, look, had is not None))
+        if had is not None:
+            replaced.append(tensor)
+        else:
+            _forget(seen, result, buffer)
+    seen.objections += gradients.end(replaced)
+
+
+def _forget(seen: Observed, result: Result, buffer: Buffer) -> None:
+    """A replay makes this one anew: it does not write to what the call made."""
+    kept = [r for r in seen.fresh.get(result, []) if r() is not buffer]
+    if kept:
+        seen.fresh[result] = kept
+    else:
+        seen.fresh.pop(result, None)
+
+
+def at_their_gradients(seen: Observed) -> Observed | None:
+    """The same call, as if it had made the gradients that are there now; None if they look different."""
+    fresh = dict(seen.fresh)
+    for gradient in seen.gradients:
+        if gradient.replaces and not isinstance(gradient.target, Argument):
+            tensor = gradient.target()
+            if tensor is None or tensor.grad is None or tensor.grad.layout is not torch.strided:
+                return None
+            buffer = buffer_of(tensor.grad)
+            if look_of(tensor.grad) != gradient.look or buffer.face is not gradient.base:
+                return None
+            fresh[gradient.result] = [weakref.ref(buffer)]
+    return replace(seen, fresh=fresh)
 
 
 def _prepared(
@@ -213,24 +333,34 @@ def _buffers() -> dict[int, list[weakref.ref[Buffer]]]:
     return found
 
 
-def _object_to_traffic(seen: Observed, before: tuple[int, int, int]) -> None:
-    uploads = counters.uploads - before[0]
-    downloads = counters.downloads - before[1]
-    fallbacks = sum(counters.fallbacks.values()) - before[2]
+def _is_moved(
+    buffer: Buffer, old: Value | None, result_of: Callable[[Value | None], Result | None]
+) -> bool:
+    """Whether a buffer holds another value than before, which no launch made."""
+    value = buffer.value
+    return value is not None and value is not old and result_of(value) is None
+
+
+def _depends_on_host(seen: Observed) -> bool:
+    """Whether the host may have decided what was launched, or on what."""
+    sources = [source for launch in seen.launches for source in launch.sources]
+    return bool(seen.reads) or any(isinstance(source, Constant) for source in sources)
+
+
+def _object_to_traffic(seen: Observed, before: tuple[int, int]) -> None:
+    if counters.replays != before[0]:
+        seen.objections.append("it calls another captured step")
+    fallbacks = sum(counters.fallbacks.values()) - before[1]
     if fallbacks:
         seen.objections.append(
             f"it runs {fallbacks} operators on the CPU (see torch_pjrt.report())"
         )
-    if downloads > fallbacks:
-        seen.objections.append(
-            f"it reads {downloads} values of tensors (.item(), print, control flow): what Python does with "
-            "them would not happen in a replay; torch_pjrt.report() names the lines"
-        )
     new = [s for launch in seen.launches for s in launch.sources if isinstance(s, New)]
+    new += [read.source for read in seen.reads if isinstance(read.source, New)]
     if new and not fallbacks:
         seen.objections.append(
-            f"it makes {len(new)} tensors from the host ({', '.join(str(s.face) for s in new[:3])}"
-            f"{', ...' if len(new) > 3 else ''}; {uploads} transfers): pass them as arguments, on pjrt"
+            f"it takes {len(new)} arrays from elsewhere ({', '.join(str(s.face) for s in new[:3])}"
+            f"{', ...' if len(new) > 3 else ''}): pass them as arguments, on pjrt"
         )
     if not seen.launches:
         seen.objections.append("it computes nothing on pjrt")

@@ -12,12 +12,28 @@ import numpy as np
 import torch
 
 from torch_pjrt.compile.build import seeding_words
+from torch_pjrt.device.generator import generator
 from torch_pjrt.graph.face import contiguous_face
 from torch_pjrt.graph.tape import Value
 from torch_pjrt.observe.counters import counters
 from torch_pjrt.replays.bound import Binding, Stale, Target, array_of, buffer_at
-from torch_pjrt.replays.observation import Argument, Kept, Launch, Observed, Result, Source
+from torch_pjrt.replays.observation import (
+    Argument,
+    Constant,
+    Gradient,
+    Kept,
+    Launch,
+    New,
+    Observed,
+    Result,
+    Source,
+)
+from torch_pjrt.replays.returned import tensor_on
+from torch_pjrt.replays.traffic import Content
 from torch_pjrt.run import sync
+from torch_pjrt.run.client import client
+from torch_pjrt.run.quiet import quiet
+from torch_pjrt.run.rows import spread
 from torch_pjrt.run.watch import watched
 from torch_pjrt.tensor.buffer import Buffer, buffer_of
 
@@ -48,6 +64,26 @@ class _Inputs:
         return inputs, held
 
 
+@dataclass(slots=True)
+class _Call:
+    """One call of a replay: what it began with, and how far it has come.
+
+    arrays, holders   the inputs, as `_Inputs` counts them, and the values that hold them.
+    boxes             what each launch gave, as one item, once it is launched.
+    arguments         the buffers of the tensors it was called with.
+    """
+
+    arrays: list[Any]
+    holders: list[Value | None]
+    boxes: list[list[Any]]
+    arguments: list[Buffer]
+    tensors: Sequence[torch.Tensor]
+
+    @property
+    def has_begun(self) -> bool:
+        return any(self.boxes)
+
+
 class Replay:
     """A recorded call, ready to be repeated.
 
@@ -58,8 +94,11 @@ class Replay:
         self.seen = seen
         self._numbers = [_numbers_of(launch) for launch in seen.launches]
         self._writes = _writes_outside(seen)
+        self._made = [x for x in seen.gradients if not x.replaces]
         taken = _taken(seen)
-        read = {s.buffer for launch in seen.launches for s in launch.sources if isinstance(s, Kept)}
+        sources = [s for launch in seen.launches for s in launch.sources]
+        sources += [r.source for r in seen.reads]
+        read = {s.buffer for s in sources if isinstance(s, Kept)}
         self._targets = [
             Target(r, b.face, is_read=r in read, is_taken=Kept(r) in taken)
             for r in self._writes
@@ -69,33 +108,101 @@ class Replay:
             (r, b.face) for r in read if r not in self._writes and (b := r()) is not None
         ]
         self._taken_arguments = {s.place for s in taken if isinstance(s, Argument)}
+        self._constants = list(dict.fromkeys(s for s in sources if isinstance(s, Constant)))
+        self._constant_arrays = [client().put(s.content.array()) for s in self._constants]
+        self._reads = [r for r in seen.reads if not isinstance(r.source, New)]
+        # Until the last read nothing may be lost: the step itself may have to run.
+        self._n_undone = max((read.n_launches for read in self._reads), default=0)
+        self._places: dict[Any, int] = {}
         self._binding: Binding | None = None
         self._inputs: list[_Inputs] = []
         self._written: list[int] = []
 
     def run(self, tensors: Sequence[torch.Tensor]) -> list[Sequence[jax.Array]]:
-        """Launch it on these arguments; the results of each launch. Raises `Stale`, then nothing is done."""
+        """Launch it on these arguments; the results of each launch.
+
+        Raises `Stale`, and nothing was written then: a tensor is not what it was, or a value that the step
+        reads is another one.
+        """
         sync.sync("a captured step begins")
         arguments = [buffer_of(t) for t in tensors]
-        results: list[Sequence[jax.Array]] = []
         with sync.one_at_a_time():
             only_read = [buffer_at(*known).value for known in self._only_read]
             given = [self._given(i, buffer) for i, buffer in enumerate(arguments)]
             if self._binding is None or not self._binding.stands():
                 self._bind(len(arguments))
             assert self._binding is not None
-            arrays = [*self._binding.arrays, *(v.array for v in only_read if v), *given]
-            holders = [*[None] * len(self._binding.arrays), *only_read, *[None] * len(given)]
-            for number, launch in enumerate(self.seen.launches):
+            bound, constants = self._binding.arrays, self._constant_arrays
+            call = _Call(
+                arrays=[*bound, *(v.array for v in only_read if v), *given, *constants],
+                holders=[
+                    *[None] * len(bound),
+                    *only_read,
+                    *[None] * (len(given) + len(constants)),
+                ],
+                boxes=[[] for _ in self.seen.launches],
+                arguments=arguments,
+                tensors=tensors,
+            )
+            del only_read, given
+            return self._done(call)
+
+    def _done(self, call: _Call) -> list[Sequence[jax.Array]]:
+        """Do all of a call, or none of it: once a launch has taken memory, the rest is done first."""
+        start = generator.position()
+        try:
+            return self._do(call)
+        except BaseException as error:
+            if not call.has_begun or isinstance(error, Stale):  # what reads has taken nothing
+                generator.go_back(start)
+                raise
+            try:
+                self._do(call)
+            except Exception:
+                self._write_what_is_there(call)
+            raise
+
+    def _do(self, call: _Call) -> list[Sequence[jax.Array]]:
+        """Do what is not done yet: launch what was not launched, and put results where they belong."""
+        assert self._binding is not None
+        arrays, holders = list(call.arrays), list(call.holders)
+        results: list[Sequence[jax.Array]] = []
+        self._read(0, arrays)
+        for number, launch in enumerate(self.seen.launches):
+            box = call.boxes[number]
+            if not box:
                 inputs, held = self._inputs[number].of(arrays, holders)
-                numbers = self._arguments(number, launch)
-                results.append(launch.program.launch(inputs, numbers, values=held))
-                arrays += results[-1]
-                holders += [None] * len(results[-1])
-            self._binding.arrays[:] = [arrays[i] for i in self._written]
-            self._write(results, arguments)
+                launch.program.launch(inputs, self._arguments(number, launch), box, values=held)
+                del inputs
+            results.append(spread(launch.program.boundary, box[0]))
+            arrays += results[-1]
+            holders += [None] * len(results[-1])
+            self._read(number + 1, arrays)
+        self._binding.arrays[:] = [arrays[i] for i in self._written]
+        self._write(results, call.arguments, call.tensors)
         counters.replays += 1
         return results
+
+    def _write_what_is_there(self, call: _Call) -> None:
+        """One launch has failed after others had run: what those gave takes the place of what they took."""
+        assert self._binding is not None
+        arrays = list(call.arrays)
+        for launch, box in zip(self.seen.launches, call.boxes, strict=True):
+            if not box:
+                break
+            arrays += spread(launch.program.boundary, box[0])
+        for i, place in enumerate(self._written):
+            if place < len(arrays):
+                self._binding.arrays[i] = arrays[place]
+
+    def _read(self, n_launches: int, arrays: Sequence[Any]) -> None:
+        """What the step read after so many launches has to be the same."""
+        for read in self._reads:
+            if read.n_launches == n_launches:
+                now = Content.of(np.asarray(arrays[self._places[read.source]]))
+                counters.downloads += 1
+                if now != read.content:
+                    raise Stale(f"a value that the step reads was {read.content}, is {now}")
 
     def _given(self, place: int, buffer: Buffer) -> Any:
         """What an argument holds; a copy if a launch takes it and somebody else holds it."""
@@ -106,24 +213,31 @@ class Replay:
 
     def _bind(self, n_arguments: int) -> None:
         """Bind the targets, and find out where each launch's inputs and the targets' results are."""
+        with quiet():
+            self._bind_anew(n_arguments)
+
+    def _bind_anew(self, n_arguments: int) -> None:
         self.release()
         self._binding = binding = Binding(self._targets)
-        places: dict[Any, int] = {}
+        places = self._places = {}
         for known in [t.buffer for t in binding.targets] + [r for r, _ in self._only_read]:
             places[Kept(known)] = len(places)
         for i in range(n_arguments):
             places[Argument(i)] = len(places)
+        for constant in self._constants:
+            places[constant] = len(places)
         for number, launch in enumerate(self.seen.launches):
             for i in range(len(launch.program.outputs)):
                 places[Result(number, i)] = len(places)
         n_bound = len(binding.targets)
         self._inputs = []
-        for launch in self.seen.launches:
+        for number, launch in enumerate(self.seen.launches):
             at = [places[source] for source in launch.sources]
             copied = [
                 i
                 for i in _taken_inputs(launch)
-                if at[i] >= n_bound and not isinstance(launch.sources[i], Argument)
+                if number < self._n_undone
+                or (at[i] >= n_bound and not isinstance(launch.sources[i], Argument))
             ]
             self._inputs.append(_Inputs(at, copied))
         self._written = [places[self._writes[t.buffer]] for t in binding.targets]
@@ -134,7 +248,12 @@ class Replay:
             self._binding.release()
             self._binding = None
 
-    def _write(self, results: Sequence[Sequence[jax.Array]], arguments: Sequence[Buffer]) -> None:
+    def _write(
+        self,
+        results: Sequence[Sequence[jax.Array]],
+        arguments: Sequence[Buffer],
+        tensors: Sequence[torch.Tensor],
+    ) -> None:
         """Put results into arguments, as the recorded call did, and have a look at what is watched."""
         for result, targets in self.seen.writes.items():
             for target in targets:
@@ -142,6 +261,8 @@ class Replay:
                     buffer = arguments[target.place]
                     array = results[result.launch][result.place]
                     buffer.value = Value.of_array(buffer.value.face, array)  # type: ignore[union-attr]
+        for gradient in self._made:
+            _put_gradient(gradient, results, tensors)
         for result, refusals in self.seen.watches.items():
             found = Value.of_array(_WATCHED, results[result.launch][result.place])
             watched(found).refusals.extend(refusals)
@@ -151,13 +272,21 @@ class Replay:
         recorded = self._numbers[number]
         if not launch.n_seedings:
             return recorded
-        from torch_pjrt.device.generator import generator
-
         seed, offset = generator.reserve(launch.n_draws)
         ints = recorded[0].copy()
         words = seeding_words(seed, offset)
         ints[: len(words)] = words
         return [ints, *recorded[1:]]
+
+
+def _put_gradient(
+    made: Gradient, results: Sequence[Sequence[jax.Array]], tensors: Sequence[torch.Tensor]
+) -> None:
+    target = made.target
+    tensor = tensors[target.place] if isinstance(target, Argument) else target()
+    if tensor is not None:
+        array = results[made.result.launch][made.result.place]
+        tensor.grad = tensor_on(array, made.base, *made.look)
 
 
 def _numbers_of(launch: Launch) -> list[np.ndarray]:

@@ -58,7 +58,8 @@ class Template:
             if isinstance(leaf, _Given):
                 leaves.append(tensors[leaf.place])
             elif isinstance(leaf, _Fresh):
-                leaves.append(_made(leaf, results[leaf.result.launch][leaf.result.place]))
+                array = results[leaf.result.launch][leaf.result.place]
+                leaves.append(tensor_on(array, leaf.base, leaf.face, leaf.offset))
             else:
                 leaves.append(leaf.x)
         return pytree.tree_unflatten(leaves, self.spec)
@@ -124,8 +125,9 @@ def _leaf(
     return _Fresh(result, buffer.face, face, offset)
 
 
-def _made(leaf: _Fresh, array: jax.Array) -> torch.Tensor:
-    tensor = wrap_sized(Value.of_array(leaf.base, array), leaf.base)
-    if leaf.face is leaf.base and not leaf.offset:
+def tensor_on(array: jax.Array, base: Face, face: Face, offset: int) -> torch.Tensor:
+    """A new tensor that looks like `face` from `offset` on, on an array that lies in memory as `base`."""
+    tensor = wrap_sized(Value.of_array(base, array), base)
+    if face is base and not offset:
         return tensor
-    return tensor.as_strided(leaf.face.shape, leaf.face.strides, leaf.offset)
+    return tensor.as_strided(face.shape, face.strides, offset)

@@ -14,7 +14,9 @@ from torch_pjrt.errors import CaptureError
 from torch_pjrt.graph.face import Face
 from torch_pjrt.replays import comparison, outside
 from torch_pjrt.replays.bound import Stale
-from torch_pjrt.replays.observation import Observed, observed
+from torch_pjrt.replays.gradients import Gradients
+from torch_pjrt.replays.kinds import PLAIN
+from torch_pjrt.replays.observation import Observed, at_their_gradients, observed
 from torch_pjrt.replays.replay import Replay
 from torch_pjrt.replays.returned import Template, differences_of_templates, template_of
 from torch_pjrt.tensor.buffer import buffer_of, is_pjrt, look_of
@@ -26,6 +28,13 @@ R = TypeVar("R")
 _MOST_ATTEMPTS = 4
 # At the 16th replay, the 64th, the 256th, ... the step runs in Python and is compared with its recording.
 _FIRST_CHECK = 16
+_CHANGE = "change the step, or call it without capture()"
+_CAPTURABLE = (
+    "the optimizer counts its steps on the host: make it with capturable=True, as for CUDA graphs, "
+    "or, where it has no such argument, call the step without capture()"
+)
+# So many of the changes that a step makes are named.
+_MOST_NAMED = 4
 
 
 def capture(step: Callable[P, R]) -> Captured[P, R]:
@@ -59,7 +68,7 @@ class _Progress:
     """How far the calls with one kind of arguments have come.
 
     seen, template    of the last call that was observed.
-    outside    what the step saw of the world when it was recorded; `unchanged` looks whether it still is so.
+    outside    what the step saw of the world after the last call that was observed.
     why        why the last observations were in vain.
     """
 
@@ -67,8 +76,7 @@ class _Progress:
     attempts: int = 0
     seen: Observed | None = None
     template: Template | None = None
-    outside: outside.Snapshot = field(default_factory=dict)
-    unchanged: outside.Unchanged | None = None
+    outside: outside.Snapshot | None = None
     replay: Replay | None = None
     replays: int = 0
     why: list[str] = field(default_factory=list)
@@ -78,8 +86,22 @@ class _Progress:
         self.attempts = 0
         if self.replay is not None:
             self.replay.release()
-        self.seen = self.template = self.replay = None
+        self.seen = self.template = self.replay = self.outside = None
         self.replays = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """The arguments of a call: all, the tensors among them, and the objects whose attributes may change."""
+
+    args: Any
+    kwargs: Any
+    tensors: list[torch.Tensor]
+    given: list[Any]
+
+    def of(self, step: Callable[..., R]) -> R:
+        """Call the step."""
+        return step(*self.args, **self.kwargs)
 
 
 class Captured(Generic[P, R]):
@@ -99,11 +121,13 @@ class Captured(Generic[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         leaves, spec = pytree.tree_flatten((args, kwargs))
         tensors = [x for x in leaves if is_pjrt(x)]
+        given = [x for x in leaves if not isinstance(x, (torch.Tensor, *PLAIN))]
         key = (spec, tuple([_look(x) for x in leaves]), _shared(tensors))
         progress = self._progress.setdefault(key, _Progress())
-        if progress.replay is not None and self._still_fits(progress):
+        call = _Call(args, kwargs, tensors, given)
+        if progress.replay is not None and self._still_fits(progress, given):
             if _is_time_to_check(progress.replays):
-                return self._checked(progress, args, kwargs, tensors)
+                return self._checked(progress, call)
             try:
                 return self._replayed(progress, tensors)
             except Stale as stale:
@@ -116,19 +140,32 @@ class Captured(Generic[P, R]):
                 f"`{self._name()}` cannot be captured: a replay would not do what it does.",
                 saw="; ".join(progress.why),
                 expected="the same operators on the same tensors in each call, and no reads",
-                hint="change the step, or call it without capture()",
+                hint=_CAPTURABLE if any("['step']" in why for why in progress.why) else _CHANGE,
             )
-        return self._observed(progress, args, kwargs, tensors)
+        return self._observed(progress, call)
 
-    def _still_fits(self, progress: _Progress) -> bool:
-        if progress.unchanged is not None and progress.unchanged.holds():
-            return True
-        changed = outside.differences(progress.outside, outside.snapshot_of(self.step))
-        if changed:
-            self._start_anew(progress, "; ".join(changed))
-        else:
-            progress.unchanged = outside.Unchanged(self.step)
-        return not changed
+    def _still_fits(self, progress: _Progress, given: list[Any]) -> bool:
+        before = progress.outside
+        assert before is not None
+        if not before.holds(given):
+            now = outside.Snapshot(self.step, given)
+            if changed := outside.differences(before, now):
+                self._start_anew(progress, "; ".join(changed))
+                return False
+            now.gradients = before.gradients
+            progress.outside = now
+        return before.gradients.fit() or self._fits_other_gradients(progress, before.gradients)
+
+    def _fits_other_gradients(self, progress: _Progress, gradients: Gradients) -> bool:
+        """Whether a replay can write to gradients that are not those of the recording."""
+        assert progress.replay is not None
+        seen = at_their_gradients(progress.replay.seen) if gradients.moved() else None
+        if seen is None:
+            self._start_anew(progress, "gradients are there that were not, or are not that were")
+            return False
+        progress.replay.release()
+        progress.replay = Replay(seen)
+        return True
 
     def _start_anew(self, progress: _Progress, why: str) -> None:
         self.restarts.append(why)
@@ -142,34 +179,27 @@ class Captured(Generic[P, R]):
         self.replays += 1
         return progress.template.filled(results, tensors)
 
-    def _observed(
-        self, progress: _Progress, args: Any, kwargs: Any, tensors: list[torch.Tensor]
-    ) -> R:
-        now = outside.snapshot_of(self.step)
-        returned, seen, template = self._run_observed(args, kwargs, tensors, now)
+    def _observed(self, progress: _Progress, call: _Call) -> R:
+        returned, seen, template, now = self._run_observed(call)
         progress.attempts += 1
         progress.why = list(seen.objections)
-        if not progress.why and progress.seen is not None and progress.template is not None:
-            progress.why = comparison.differences(progress.seen, seen)
+        if progress.seen is not None and progress.template is not None:
+            progress.why += comparison.differences(progress.seen, seen)
             progress.why += differences_of_templates(progress.template, template)
-            if not progress.why:
+            if not progress.why and not progress.seen.objections:
                 progress.replay = Replay(seen)
                 progress.outside = now
-                progress.unchanged = None
                 progress.attempts = 0
-        progress.seen = None if seen.objections else seen
+        progress.seen = seen
         progress.template = template
         return returned
 
-    def _checked(
-        self, progress: _Progress, args: Any, kwargs: Any, tensors: list[torch.Tensor]
-    ) -> R:
+    def _checked(self, progress: _Progress, call: _Call) -> R:
         """Run the step and compare it with its recording."""
         assert progress.replay is not None
         assert progress.template is not None
-        now = progress.outside
         progress.replay.release()
-        returned, seen, template = self._run_observed(args, kwargs, tensors, now)
+        returned, seen, template, now = self._run_observed(call)
         why = [
             *seen.objections,
             *comparison.differences(progress.replay.seen, seen, may_be_compiled_anew=True),
@@ -186,19 +216,23 @@ class Captured(Generic[P, R]):
             )
         progress.replay = Replay(seen)
         progress.template = template
+        progress.outside = now
         return returned
 
-    def _run_observed(
-        self, args: Any, kwargs: Any, tensors: list[torch.Tensor], now: outside.Snapshot
-    ) -> tuple[R, Observed, Template]:
-        returned, seen, result_of = observed(lambda: self.step(*args, **kwargs), tensors)
-        changed = outside.differences(now, outside.snapshot_of(self.step))
-        if changed:
+    def _run_observed(self, call: _Call) -> tuple[R, Observed, Template, outside.Snapshot]:
+        """Run the step; the snapshot is of what it left, and has the gradients to be found by the next."""
+        before = outside.Snapshot(self.step, call.given)
+        returned, seen, result_of = observed(
+            lambda: call.of(self.step), call.tensors, before.gradients
+        )
+        after = outside.Snapshot(self.step, call.given)
+        if changed := outside.differences(before, after):
             seen.objections.append(
-                f"it changes what a replay would not change: {'; '.join(changed)}"
+                f"it changes what a replay would not change: {'; '.join(changed[:_MOST_NAMED])}"
             )
-        template = template_of(returned, seen, result_of, tensors)
-        return returned, seen, template
+        after.gradients = before.gradients
+        template = template_of(returned, seen, result_of, call.tensors)
+        return returned, seen, template, after
 
     def _name(self) -> str:
         return getattr(self, "__name__", type(self.step).__name__)
@@ -225,6 +259,7 @@ def _look(x: Any) -> Any:
                 hint='move it before the call: x.to("pjrt"), or torch_pjrt.DeviceLoader for a loader',
             )
         look: tuple[Face, int] = look_of(x)
-        return (look, buffer_of(x).face, x.requires_grad, x.is_leaf)
+        gradient = x.requires_grad and x.is_leaf and x.grad is not None
+        return (look, buffer_of(x).face, x.requires_grad, x.is_leaf, gradient)
     hash(x)  # a TypeError here says which type
-    return (x.__class__, x)
+    return (x.__class__, repr(x) if isinstance(x, (float, complex)) else x)  # zeros have signs

@@ -20,9 +20,11 @@ from torch_pjrt.observe.counters import counters
 from torch_pjrt.passes.runner import Pass
 from torch_pjrt.plugin.capabilities import Capabilities
 from torch_pjrt.plugin.device import Device
+from torch_pjrt.plugin.foreign_calls import ForeignCalls
 from torch_pjrt.plugin.host import host
 from torch_pjrt.plugin.jax_backend import donates, let_donate
 from torch_pjrt.plugin.processes import join
+from torch_pjrt.run.quiet import quiet
 from torch_pjrt.settings import settings
 
 if TYPE_CHECKING:
@@ -39,6 +41,7 @@ class Client:
     passes     in the order in which they run.
     pid        the process that started it: a forked child cannot use it.
     capabilities    what programs may contain; `donates`, whether they may take the memory of inputs.
+    foreign_calls   custom calls that programs loaded from disk may have.
     """
 
     device: Device
@@ -48,6 +51,7 @@ class Client:
     pid: int
     capabilities: Capabilities
     donates: bool
+    foreign_calls: Sequence[ForeignCalls] = ()
 
     @property
     def is_here(self) -> bool:
@@ -69,8 +73,8 @@ class Client:
         arguments: Any,
         donate: Sequence[int],
         dump: Dump | None = None,
-    ) -> Any:
-        """Lower and compile; the result is called with arrays in the order of `arguments`."""
+    ) -> tuple[Any, Any]:
+        """Lower and compile: what is called with arrays in the order of `arguments`, and what JAX lowered."""
         with counters.timed("lower_s"):
             lowered = self.lower(function, arguments, donate)
         if dump is not None:
@@ -79,7 +83,7 @@ class Client:
             compiled = self.compile_lowered(lowered)
         if dump is not None:
             dump.compiled(compiled)
-        return compiled
+        return compiled, lowered
 
     def lower(self, function: Callable[..., Any], arguments: Any, donate: Sequence[int]) -> Any:
         """The `jax.stages.Lowered` of the function; `arguments` have the shapes and dtypes of its own."""
@@ -90,7 +94,10 @@ class Client:
             # Says where to run for programs without inputs, which would go to JAX's default device.
             out_shardings=jax.sharding.SingleDeviceSharding(self.chip),
         )
-        return jitted.lower(*arguments)
+        with quiet():
+            lowered = jitted.lower(*arguments)
+        self.device.prepare(lowered.compiler_ir("stablehlo"))
+        return lowered
 
     def compile_lowered(self, lowered: Any) -> Any:
         """What XLA makes of it for this device; raises `CompileError` if it refuses."""
@@ -190,6 +197,7 @@ def _start() -> Client:
 
 def _started(device: Device) -> Client:
     lowerings, passes = host().lowerings(device), host().passes(device)
+    foreign_calls = host().foreign_calls(device)
     try:
         join(device.processes())
         chips = device.start()
@@ -206,7 +214,9 @@ def _started(device: Device) -> Client:
     capabilities = device.capabilities()
     _fit_to(device, capabilities)
     donates = _donates(chips[0].platform, capabilities)
-    return Client(device, chips[0], lowerings, passes, os.getpid(), capabilities, donates)
+    return Client(
+        device, chips[0], lowerings, passes, os.getpid(), capabilities, donates, foreign_calls
+    )
 
 
 def _fit_to(device: Device, capabilities: Capabilities) -> None:

@@ -10,6 +10,7 @@ for itself comes on top.
 from __future__ import annotations
 
 import os
+import sys
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ from torch_pjrt.errors import DeviceFull
 from torch_pjrt.observe.makers import made
 from torch_pjrt.observe.tables import readable
 from torch_pjrt.run.client import client
+from torch_pjrt.run.failed import has_failed, is_there
 from torch_pjrt.settings import settings
 
 if TYPE_CHECKING:
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
 # An upload of so many bytes takes longer than looking does.
 _LARGE_UPLOAD = 1 << 20
 _MOST_LISTED = 10
+# The second is said of a program that was given what an earlier one had no room for.
+_NO_ROOM = ("RESOURCE_EXHAUSTED", "Out of memory allocating")
 
 
 class OutOfMemory(DeviceFull, torch.OutOfMemoryError):
@@ -135,6 +139,13 @@ def free() -> int:
     return _of_host("SC_AVPHYS_PAGES")
 
 
+def room() -> int:
+    """Bytes that a program may have at most: what the device has left, or what the host would ever give."""
+    if "bytes_limit" in statistics() or client().capabilities.memory_bytes is not None:
+        return free()
+    return min(_of_host("SC_PHYS_PAGES") or sys.maxsize, _left_of_address_space())
+
+
 def launched(program: Program) -> None:
     """Called after each launch: looks for a peak now and then."""
     if program.resets != _peak.resets:
@@ -152,6 +163,16 @@ def uploaded(nbytes: int) -> None:
         _see(in_use())
 
 
+def all_needs(compiled: Any) -> int:
+    """Bytes that a launch takes beside its inputs, results included; 0 if the program cannot say."""
+    try:
+        found = compiled.memory_analysis()
+        made = found.output_size_in_bytes - found.alias_size_in_bytes
+        return int(found.temp_size_in_bytes + max(made, 0))
+    except (AttributeError, NotImplementedError, jax.errors.JaxRuntimeError):
+        return 0
+
+
 def own_needs(compiled: Any) -> int:
     """Bytes that a compiled program needs while it runs beside its inputs and outputs; 0 if it cannot say."""
     try:
@@ -161,17 +182,23 @@ def own_needs(compiled: Any) -> int:
 
 
 def live_arrays() -> Iterator[tuple[jax.Array, int]]:
-    """Each array alive on the device with the bytes that it has there; memory shared by several once."""
+    """Each array alive on the device with the bytes that it has there; memory shared by several once.
+
+    What failed has none.
+    """
     chip = client().chip
     seen: set[Any] = set()
     for array in chip.client.live_arrays():
-        if array.is_deleted() or chip not in array.sharding.device_set:
+        if array.is_deleted() or chip not in array.sharding.device_set or has_failed(array):
             continue
-        for part in _parts(array, chip):
-            key = _place(part)
+        try:
+            parts = [(_place(part), part.on_device_size_in_bytes()) for part in _parts(array, chip)]
+        except RuntimeError:  # another thread has deleted it
+            continue
+        for key, nbytes in parts:
             if key not in seen:
                 seen.add(key)
-                yield array, part.on_device_size_in_bytes()
+                yield array, nbytes
 
 
 def holdings() -> list[Holding]:
@@ -213,7 +240,8 @@ def summary() -> str:
 
 def raise_if_exhausted(error: jax.errors.JaxRuntimeError, doing: str) -> None:
     """Raise `OutOfMemory` for an error by which XLA says that there is no room; `doing` says when."""
-    if "RESOURCE_EXHAUSTED" in str(error):
+    text = str(error)
+    if any(words in text for words in _NO_ROOM):
         raise _out_of_memory(error, doing) from error
 
 
@@ -246,6 +274,20 @@ def _of_host(pages: str) -> int:
         return 0
 
 
+def _left_of_address_space() -> int:
+    """Bytes that this process may still map, where it has a limit (`ulimit -v`)."""
+    try:
+        import resource
+
+        limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+        if limit == resource.RLIM_INFINITY:
+            return sys.maxsize
+        with open("/proc/self/statm") as pages:
+            return limit - int(pages.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    except (ImportError, OSError, ValueError):
+        return sys.maxsize
+
+
 def _see(nbytes: int) -> None:
     _peak.seen = max(_peak.seen, nbytes)
 
@@ -257,7 +299,10 @@ def _parts(array: jax.Array, chip: jax.Device) -> list[Any]:
 
 
 def _place(array: Any) -> Any:
+    """Where the array lies; what is not there yet lies where no other does."""
+    if not is_there(array):
+        return id(array)
     try:
         return array.unsafe_buffer_pointer() or id(array)
-    except (jax.errors.JaxRuntimeError, NotImplementedError, ValueError):
-        return id(array)  # what failed, and devices that do not tell
+    except (RuntimeError, NotImplementedError, ValueError):  # devices that do not tell
+        return id(array)

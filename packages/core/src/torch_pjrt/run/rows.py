@@ -78,6 +78,10 @@ class Row:
     def is_ready(self) -> bool:
         return self.stack.array.is_ready()
 
+    def block_until_ready(self) -> Row:
+        self.stack.array.block_until_ready()
+        return self
+
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         array = self.stack.array
         # The host's memory is the device's: nothing is copied until the element is.

@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
+import jax
+
 from torch_pjrt.compile.programs import program_for
 from torch_pjrt.errors import DeviceFull, LoweringError, TooManyPrograms
 from torch_pjrt.graph.tape import Tape, Value, current, lost, state
@@ -22,6 +24,7 @@ from torch_pjrt.observe.compilations import note_lines_if_logged
 from torch_pjrt.observe.counters import counters
 from torch_pjrt.observe.stops import syncing
 from torch_pjrt.run.client import client
+from torch_pjrt.run.rows import spread
 from torch_pjrt.run.watch import look
 from torch_pjrt.settings import settings
 
@@ -44,6 +47,7 @@ def _renew_lock() -> None:
     """In a forked process: the thread that held the lock is not there to give it back."""
     global _lock
     _lock = threading.RLock()
+    _running.clear()
 
 
 if hasattr(os, "register_at_fork"):
@@ -52,6 +56,10 @@ if hasattr(os, "register_at_fork"):
 # How many programs may be tried after a failure: enough to find one value among some ten thousand.
 _ATTEMPTS = 32
 
+
+# The tapes that the thread which has the lock is running: the last was begun within the one before it.
+_running: list[Tape] = []
+_NOTHING_TAKEN: dict[int, int] = {}
 
 # Asked after a launch for an error to raise; `observe/nan_check.py` puts one here. Nothing is donated
 # then, so that it can look at what the program was given.
@@ -126,45 +134,114 @@ def materialize(value: Value) -> None:
 
 
 def _run(tape: Tape, cause: object) -> None:
+    """Run a tape to its end, or leave it as it was, or as one that failed: at no moment is it between.
+
+    What makes that so, whatever is raised wherever (an interrupt may be): `tape.box` gets the results in the
+    instant in which the program takes its inputs' memory, and what follows can be repeated.
+    """
     client()  # raises in a forked process, in which a launch would end it
+    if tape in _running:
+        _run_within(tape, cause)
+        return
     tape.closed = True
     found = None
+    live: tuple[int, ...] = ()
     try:
-        live = live_values(tape.values)
-        if live:
-            may_donate = checker is None and client().donates
-            _launch(tape, live, reusable_inputs(tape, live) if may_donate else {}, cause)
-            if checker is not None:
-                found = checker(tape, live)
-    except TooManyPrograms:
-        tape.closed = False
-        raise
-    except Exception as error:
-        tape.failure = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
-        if isinstance(error, DeviceFull):
-            live = _take_back_writes(tape, live)
-            # Little can be had now, and each attempt may compile for long.
-            _salvage(tape, live, 2)
+        _running.append(tape)
+        if not tape.box:
+            live = live_values(tape.values)
+            found = _launch(tape, live, cause)
+    except BaseException as error:
+        if tape.box:
+            _end(tape)
+        elif isinstance(error, TooManyPrograms) or not isinstance(error, Exception):
+            tape.closed = state.tape is not tape  # nothing is lost: who reads runs it
         else:
-            _salvage(tape, live, _ATTEMPTS)
-        _start_anew(tape)
+            _fail(tape, live, error)
         raise
-    except BaseException:  # an interrupt: nothing is lost
-        tape.closed = False
-        raise
-    _start_anew(tape)
+    finally:
+        if _running and _running[-1] is tape:
+            _running.pop()
+    _end(tape)
     if found is not None:
         raise found
 
 
-def _launch(tape: Tape, live: tuple[int, ...], reusable: dict[int, int], cause: object) -> None:
+def _launch(tape: Tape, live: tuple[int, ...], cause: object) -> Exception | None:
+    """Make the program of these values and launch it; what the checker has found."""
+    if not live:
+        tape.ended = True
+        return None
+    reusable = (
+        reusable_inputs(tape, live) if checker is None and client().donates else _NOTHING_TAKEN
+    )
     program = program_for(tape, live, reusable, cause)
-    arrays = program.run(tape, reusable)
-    values = tape.values
-    for number, array in zip(program.outputs, arrays, strict=True):
-        values[number].array = array
+    if not tape.box:  # else a finalizer, or a pass, has read what this tape computes
+        tape.program = program
+        program.run(tape, reusable, tape.box)
+    _store(tape)
     for listener in listeners:
-        listener(tape, program)
+        listener(tape, tape.program)
+    return checker(tape, live) if checker is not None else None
+
+
+def _run_within(tape: Tape, cause: object) -> None:
+    """Run a tape that this thread runs already: its program is being made, or what it gave is being stored.
+
+    So it is where a pass, a rule or a finalizer reads a tensor. Nothing is donated, and who runs the tape
+    finds it done.
+    """
+    if not tape.box:
+        program = program_for(tape, live_values(tape.values), _NOTHING_TAKEN, cause)
+        box: list[Any] = []
+        with jax.ensure_compile_time_eval():  # and not as a part of what JAX is tracing
+            program.run(tape, _NOTHING_TAKEN, box)
+        if not tape.box:
+            tape.program = program
+            tape.box += box
+    _store(tape)
+
+
+def _store(tape: Tape) -> None:
+    """Give the live values what the program gave. Doing so again does no harm."""
+    program = tape.program
+    assert program is not None
+    values = tape.values
+    for number, array in zip(program.outputs, spread(program.boundary, tape.box[0]), strict=True):
+        values[number].array = array
+
+
+def _end(tape: Tape) -> None:
+    """What comes after a launch; doing so again does no harm, and `settle` does, after an interrupt."""
+    if not tape.ended:
+        if tape.box:
+            _store(tape)
+        tape.ended = True
+    _start_anew(tape)
+
+
+def settle(tape: Tape) -> None:
+    """Have a closed tape that this thread has left its launch for ended, if an interrupt came before that."""
+    if tape.values and (tape.box or tape.ended) and tape not in _running:
+        with _lock:
+            _end(tape)
+
+
+def _fail(tape: Tape, live: tuple[int, ...], error: Exception) -> None:
+    """The program could not be made or launched: what can be had is."""
+    tape.failure = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+    try:
+        if isinstance(error, DeviceFull):
+            # Little can be had now, and each attempt may compile for long.
+            _salvage(tape, _take_back_writes(tape, live), 2)
+        else:
+            _salvage(tape, live, _ATTEMPTS)
+    except BaseException:  # an interrupt
+        _take_back_writes(tape, live)
+        raise
+    finally:
+        tape.ended = True
+        _start_anew(tape)
 
 
 def _take_back_writes(tape: Tape, live: tuple[int, ...]) -> tuple[int, ...]:
@@ -176,6 +253,8 @@ def _take_back_writes(tape: Tape, live: tuple[int, ...]) -> tuple[int, ...]:
     others = []
     for number in live:
         value = tape.values[number]
+        if value.array is not None:
+            continue
         before = tape.inputs[-value.origin - 1].array if value.origin is not None else None
         if before is not None and not before.is_deleted():
             value.array = before
@@ -192,9 +271,16 @@ def _salvage(tape: Tape, live: tuple[int, ...], attempts: int) -> None:
             return
         part = parts.popleft()
         try:
-            _launch(tape, part, {}, "an error in the whole")
+            program = program_for(tape, part, _NOTHING_TAKEN, "an error in the whole")
+            box: list[Any] = []
+            program.run(tape, _NOTHING_TAKEN, box)
         except Exception:
             parts += _halves(part)
+            continue
+        for number, array in zip(program.outputs, spread(program.boundary, box[0]), strict=True):
+            tape.values[number].array = array
+        for listener in listeners:
+            listener(tape, program)
 
 
 def _halves(numbers: tuple[int, ...]) -> list[tuple[int, ...]]:
@@ -203,7 +289,10 @@ def _halves(numbers: tuple[int, ...]) -> list[tuple[int, ...]]:
 
 
 def _start_anew(tape: Tape) -> None:
-    """A fresh tape; the old one lets go of its values, so that only their buffers hold them."""
+    """A fresh tape; the old one lets go of its values, so that only their buffers hold them.
+
+    What the functions in `kept` hold may have finalizers, so that list goes last.
+    """
     from torch_pjrt.device.generator import generator
 
     generator.advance(tape)
@@ -211,8 +300,9 @@ def _start_anew(tape: Tape) -> None:
     note_lines_if_logged()
     if state.tape is tape:  # else its own thread will see that it is closed
         state.tape = Tape()
-    tape.values.clear()
     tape.inputs.clear()
+    tape.values.clear()
+    tape.box.clear()
     tape.kept.clear()
 
 

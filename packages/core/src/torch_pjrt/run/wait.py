@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 
@@ -22,11 +23,20 @@ def remember(results: Sequence[jax.Array]) -> None:
 
 def wait() -> None:
     """Return when the last program launched has finished; raises what it failed with."""
-    for reference in _last:
+    for reference in list(_last):
         array = reference()
         if array is not None and not array.is_deleted():
-            try:
-                array.block_until_ready()
-            except jax.errors.JaxRuntimeError as error:
-                memory.raise_if_exhausted(error, "running a program")
-                raise
+            awaited(array, "running a program")
+
+
+def awaited(array: Any, doing: str) -> Any:
+    """The array, when its content is there; raises what its program failed with. `doing` is for the error.
+
+    To be asked before anything looks at an array's memory (`run/failed.py`).
+    """
+    try:
+        array.block_until_ready()
+    except jax.errors.JaxRuntimeError as error:
+        memory.raise_if_exhausted(error, doing)
+        raise
+    return array

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
 from torch_pjrt.graph.signature import InternalOp
 from torch_pjrt.graph.tape import Value
+from torch_pjrt.run.wait import awaited
 
 OUTSIDE = InternalOp("pjrt.outside")
 Refusal = Callable[[int], Exception]
@@ -69,11 +71,13 @@ def look(*, wait: bool = False) -> None:
         if array is None:
             tape = watch.value.tape
             if tape is None or tape.failure is not None:  # its program failed
-                _watches.remove(watch)
+                with suppress(ValueError):
+                    _watches.remove(watch)
             continue
         if not (wait or array.is_ready()):  # type: ignore[attr-defined]
             continue
-        _watches.remove(watch)
-        which, found = np.asarray(array).tolist()
+        with suppress(ValueError):  # who looked meanwhile has removed it
+            _watches.remove(watch)
+        which, found = np.asarray(awaited(array, "watching for errors")).tolist()
         if which:
             raise watch.refusals[which - 1](found)

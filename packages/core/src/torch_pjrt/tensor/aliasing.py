@@ -14,6 +14,7 @@ import torch
 from torch_pjrt import dtypes
 from torch_pjrt.errors import UnsupportedError
 from torch_pjrt.graph.face import contiguous_face, contiguous_strides, storage_extent
+from torch_pjrt.overloads import aten
 from torch_pjrt.tensor.buffer import (
     Buffer,
     buffer_behind,
@@ -26,9 +27,9 @@ from torch_pjrt.tensor.buffer import (
     with_size,
     wrap_sized,
 )
+from torch_pjrt.tensor.uninitialized import fill_from, fills
 from torch_pjrt.tensor.view import content, read
 
-aten = torch.ops.aten
 _CPU = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 
 
@@ -145,8 +146,12 @@ def resize_(
     buffer = ensure_sized(self)
     offset = self.storage_offset()
     needed = storage_extent(tuple(size), strides, offset) * self.dtype.itemsize
-    storage = resize(self.untyped_storage(), max(needed, nbytes_of(buffer)))
-    return set_storage(self, storage, offset, size, strides)
+    held = nbytes_of(buffer)
+    storage = resize(self.untyped_storage(), max(needed, held))
+    set_storage(self, storage, offset, size, strides)
+    if needed > held and fills():
+        fill_from(self, held)
+    return self
 
 
 def is_set_to(self: torch.Tensor, tensor: torch.Tensor) -> bool:
@@ -154,6 +159,27 @@ def is_set_to(self: torch.Tensor, tensor: torch.Tensor) -> bool:
     ensure_sized(self)
     ensure_sized(tensor)
     return aten.is_set_to.default.redispatch(_CPU, self, tensor)
+
+
+def has_same_storage_numel(self: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether both storages have room for as many elements."""
+    for x in (self, other):
+        _size_if_ours(x)
+    return aten._has_same_storage_numel.default.redispatch(_CPU, self, other)
+
+
+def new_zeros_with_same_feature_meta(
+    self: torch.Tensor, other: torch.Tensor, *, self_num_batch_dims: int = 0
+) -> torch.Tensor:
+    """Zeros that lie in a storage as `other` does in its: a tangent's place."""
+    _size_if_ours(other)
+    op = aten._new_zeros_with_same_feature_meta.default
+    return op.redispatch(_CPU, self, other, self_num_batch_dims=self_num_batch_dims)
+
+
+def _size_if_ours(x: torch.Tensor) -> None:
+    if x.device.type == "pjrt":
+        ensure_sized(x)
 
 
 def nbytes_of(buffer: Buffer) -> int:
@@ -228,4 +254,6 @@ KERNELS: dict[Any, Any] = {
     aten.set_.default: set_empty,
     aten.resize_.default: resize_,
     aten.is_set_to.default: is_set_to,
+    aten._has_same_storage_numel.default: has_same_storage_numel,
+    aten._new_zeros_with_same_feature_meta.default: new_zeros_with_same_feature_meta,
 }

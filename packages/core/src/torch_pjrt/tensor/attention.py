@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch.nn.attention import SDPBackend
 
+from torch_pjrt.overloads import aten
 from torch_pjrt.run.client import client
 
-aten = torch.ops.aten
 Optional = torch.Tensor | None
 
 _ONE_OPERATOR = aten._scaled_dot_product_fused_attention_overrideable.default

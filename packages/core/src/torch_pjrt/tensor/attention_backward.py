@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 
-aten = torch.ops.aten
+from torch_pjrt.overloads import aten
+
 Tensor = torch.Tensor
 Optional = torch.Tensor | None
 

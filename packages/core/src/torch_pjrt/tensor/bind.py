@@ -15,12 +15,10 @@ from torch_pjrt.graph.face import Face
 from torch_pjrt.graph.signature import NumberSlot, Slot, hashable
 from torch_pjrt.graph.tape import Value
 from torch_pjrt.tensor.buffer import is_pjrt
+from torch_pjrt.tensor.mixed_devices import OfSeveralDevices, refuse_mixed
 from torch_pjrt.tensor.schema import Argument, Kind, Plan
 from torch_pjrt.tensor.transfer import upload
 from torch_pjrt.tensor.view import value_and_face
-
-# Arguments that PyTorch allows to be CPU tensors beside tensors of a device: they are uploaded.
-_MAY_BE_ON_CPU = frozenset(("indices",))
 
 
 class Call:
@@ -31,9 +29,21 @@ class Call:
     numbers   the Python numbers that may become inputs, in the order of their slots.
     args, kwargs    the template for the rule.
     key       all that decides the signature.
+    source    the arguments of the operator itself, as it was called.
     """
 
-    __slots__ = ("args", "faces", "given", "inputs", "key", "kwargs", "numbers", "plan", "static")
+    __slots__ = (
+        "args",
+        "faces",
+        "given",
+        "inputs",
+        "key",
+        "kwargs",
+        "numbers",
+        "plan",
+        "source",
+        "static",
+    )
 
     def __init__(
         self,
@@ -44,6 +54,7 @@ class Call:
     ) -> None:
         """`static` names the numbers that must be constants; None makes all of them so."""
         self.plan = plan
+        self.source = args, kwargs
         self.static = static
         self.inputs: list[Value] = []
         self.faces: list[Face] = []
@@ -96,16 +107,19 @@ class Call:
         if given.device.type == "pjrt":
             value, face = value_and_face(given)
         else:
-            if given.ndim and argument.name not in _MAY_BE_ON_CPU:
-                raise RuntimeError(
-                    "Expected all tensors to be on the same device, but found at least two devices, "
-                    f"pjrt:0 and {given.device}!"
-                )
+            if argument.kind is Kind.TENSORS and self.plan.on_lists and self._is_longer():
+                raise OfSeveralDevices
+            refuse_mixed(self.plan.op, *self.source)
             value = upload(given)
             face = value.face
         self.faces.append(face)
         self.inputs.append(value)
         return Slot(len(self.inputs) - 1)
+
+    def _is_longer(self) -> bool:
+        """Whether the lists of an operator on lists have several elements."""
+        args, kwargs = self.source
+        return any(isinstance(x, (list, tuple)) and len(x) > 1 for x in (*args, *kwargs.values()))
 
     def _number(self, argument: Argument, given: Any) -> Any:
         kind = given.__class__
@@ -115,12 +129,18 @@ class Call:
         return NumberSlot(len(self.numbers) - 1, kind)
 
 
-def mapped(x: Any, on_tensor: Callable[[torch.Tensor], Any]) -> Any:
-    """`x` with each `pjrt` tensor in it (in lists and dicts too) replaced."""
-    if is_pjrt(x):
+def mapped(
+    x: Any, on_tensor: Callable[[torch.Tensor], Any], is_one: Callable[[object], bool] = is_pjrt
+) -> Any:
+    """`x` with each tensor in it (in lists and dicts too) replaced: of the device, or which `is_one`."""
+    if is_one(x):
         return on_tensor(x)
     if isinstance(x, (list, tuple)):
-        return [mapped(i, on_tensor) for i in x]
+        return [mapped(i, on_tensor, is_one) for i in x]
     if isinstance(x, dict):
-        return {k: mapped(v, on_tensor) for k, v in x.items()}
+        return {k: mapped(v, on_tensor, is_one) for k, v in x.items()}
     return x
+
+
+def is_tensor(x: object) -> bool:
+    return isinstance(x, torch.Tensor)

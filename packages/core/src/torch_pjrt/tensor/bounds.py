@@ -7,6 +7,7 @@ takes places is a row of `CHECKS`.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ from torch_pjrt.graph.face import contiguous_face
 from torch_pjrt.graph.signature import Signature, Slot, intern
 from torch_pjrt.graph.tape import Tape, Uploaded, current, number_on, push, state
 from torch_pjrt.observe.causes import because
+from torch_pjrt.overloads import aten
 from torch_pjrt.run.watch import OUTSIDE, Refusal, Watch, forget, watched
 from torch_pjrt.tensor.buffer import buffer_of, is_pjrt
 from torch_pjrt.tensor.counted_run import with_rest
@@ -27,9 +29,9 @@ from torch_pjrt.tensor.trial import check_small
 from torch_pjrt.tensor.view import value_of
 
 INTEGERS = frozenset((torch.int8, torch.int16, torch.int32, torch.int64))
+_MAX = 2  # the mode of a bag
 _MASKS = frozenset((torch.bool, torch.uint8))
 
-aten = torch.ops.aten
 Given = dict[str, Any]
 
 
@@ -129,8 +131,83 @@ def _classes(given: Given) -> Iterator[Places]:
         yield Places(given["target"], 0, size, _target, given["ignore_index"])
 
 
+def _position(places: torch.Tensor, place: int) -> str:
+    """Where a place is, if the host knows it: the device tells only what was found."""
+    if not isinstance(buffer_of(places).value, Uploaded):
+        return ""
+    return f" {int((host_view(places).flatten() == place).nonzero()[0])}"
+
+
+def _bags(given: Given) -> Iterator[Places]:
+    """Rows of the table, and where each bag begins."""
+    weight, indices, offsets = given["weight"], given["indices"], given["offsets"]
+    n = weight.shape[0]
+
+    def no_row(place: int) -> Exception:
+        if given.get("mode", 0) == _MAX:
+            return RuntimeError(
+                "embedding_bag: Expected idx >= 0 && idx < num_embeddings but found idx to be "
+                f"{place}"
+            )
+        return RuntimeError(
+            f"Index{_position(indices, place)} of input takes value {place} which is not in the "
+            f"valid range [0, {n})"
+        )
+
+    def no_start(place: int) -> Exception:
+        return RuntimeError(
+            f"offsets[-1] can not be greater than input's length {indices.shape[0]} but got "
+            f"offsets[-1] of {place}"
+        )
+
+    def late_start(place: int) -> Exception:
+        return RuntimeError(
+            "offsets[0] has to be 0, i.e., the first sequence in the mini-batch has to start from "
+            f"position 0. However, got {place}"
+        )
+
+    if indices.ndim == 1 and is_pjrt(offsets) and len(offsets):
+        yield Places(offsets[:1], 0, 1, late_start)
+        yield Places(offsets[-1:], 0, indices.shape[0] + 1, no_start)
+    yield Places(indices, 0, n, no_row)
+
+
+def _unpooled(n_dims: int) -> Callable[[Given], Iterator[Places]]:
+    def places(given: Given) -> Iterator[Places]:
+        sizes = list(given["output_size"])
+        if len(sizes) == n_dims:
+
+            def refusal(place: int) -> Exception:
+                of = "x".join(map(str, sizes))
+                return RuntimeError(
+                    f"Found an invalid max index: {place} (output volumes are of size {of})"
+                )
+
+            yield Places(given["indices"], 0, math.prod(sizes), refusal)
+
+    return places
+
+
+def _margins(low: int, text: str) -> Callable[[Given], Iterator[Places]]:
+    def places(given: Given) -> Iterator[Places]:
+        x = given["self"]
+        if x.ndim:
+            yield Places(given["target"], low, x.shape[-1], lambda _: RuntimeError(text))
+
+    return places
+
+
+def _sorted(given: Given) -> Iterator[Places]:
+    sorter = given.get("sorter")
+    if sorter is not None and sorter.ndim:
+        text = "torch.searchsorted(): sorter index out of range"
+        yield Places(sorter, 0, sorter.shape[-1], lambda _: RuntimeError(text))
+
+
 #   functional overload                     its places
 CHECKS: dict[Any, Callable[[Given], Iterator[Places]]] = {
+    aten._embedding_bag.default: _bags,
+    aten._embedding_bag_forward_only.default: _bags,
     aten.embedding.default: _rows,
     aten.gather.default: _scattered,
     aten.index.Tensor: _indices,
@@ -147,6 +224,12 @@ CHECKS: dict[Any, Callable[[Given], Iterator[Places]]] = {
     aten.index_put.default: _indices,
     aten.index_reduce.default: _along(lambda x, dim, size: _in_self),
     aten.index_select.default: _along(_by_selecting),
+    aten.max_unpool2d.default: _unpooled(2),
+    aten.max_unpool3d.default: _unpooled(3),
+    aten.multi_margin_loss.default: _margins(0, "target out of range"),
+    aten.multilabel_margin_loss_forward.default: _margins(
+        -1, "argument #2 'target' is out of range"
+    ),
     aten.nll_loss2d_forward.default: _classes,
     aten.nll_loss_forward.default: _classes,
     aten.put.default: _flat,
@@ -156,6 +239,7 @@ CHECKS: dict[Any, Callable[[Given], Iterator[Places]]] = {
     aten.scatter.value_reduce: _scattered,
     aten.scatter_add.default: _scattered,
     aten.scatter_reduce.two: _scattered,
+    aten.searchsorted.Tensor: _sorted,
     aten.take.default: _flat,
 }
 

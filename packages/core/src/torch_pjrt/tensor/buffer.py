@@ -20,6 +20,8 @@ import torch
 
 from torch_pjrt.graph.face import Face, contiguous_face, face_of
 from torch_pjrt.graph.tape import Value
+from torch_pjrt.overloads import aten
+from torch_pjrt.tensor.mixed_devices import mismatch
 
 if TYPE_CHECKING:
     from torch_pjrt.tensor.counts import Count
@@ -29,7 +31,7 @@ create_empty_tensor = torch._C._acc.create_empty_tensor
 nbytes_in_cpp = torch._C.StorageBase.nbytes
 _construct_storage = torch._C._construct_storage_from_data_pointer
 _CPU = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
-_set = torch.ops.aten.set_.source_Storage_storage_offset
+_set = aten.set_.source_Storage_storage_offset
 # Since PyTorch 2.12. Without it a tensor gets another storage instead, and only Python knows them as one.
 _swap: Any = getattr(torch._C.StorageBase, "_swap_data_ptr_", None)
 DEVICE = torch.device("pjrt", 0)
@@ -115,9 +117,14 @@ def buffer_of(tensor: torch.Tensor) -> Buffer:
 
 
 def buffer_behind(storage: Any) -> Buffer:
-    """The storage's buffer. A storage that PyTorch's C++ made by itself gets one of bytes, still blank."""
+    """The storage's buffer. A storage that PyTorch's C++ made by itself gets one of bytes, still blank.
+
+    Raises PyTorch's error for a storage of another device.
+    """
     buffer = getattr(storage, "buffer", None)
     if buffer is None:
+        if storage.device.type != "pjrt":
+            raise mismatch(storage.device)
         buffer = Buffer(None, contiguous_face((nbytes_in_cpp(storage),), torch.uint8))
         buffer.blank = False
         storage.buffer = buffer

@@ -11,10 +11,8 @@ from typing import Any
 
 import torch
 
+from torch_pjrt.overloads import aten
 from torch_pjrt.tensor import record
-
-aten = torch.ops.aten
-
 
 #   operator                      which numbers it takes
 VALID: dict[Any, Callable[..., bool]] = {

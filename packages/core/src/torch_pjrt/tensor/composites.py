@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-aten = torch.ops.aten
+from torch_pjrt.overloads import aten
 
 
 def kron_out(self: torch.Tensor, other: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:

@@ -10,13 +10,13 @@ from typing import Any
 
 import torch
 
+from torch_pjrt.overloads import aten
 from torch_pjrt.tensor import record
 from torch_pjrt.tensor.counted import Roomy, count_tensor, roomy
 from torch_pjrt.tensor.counted_run import Given, Unsuited, Way, padded_call, rooms_of
 from torch_pjrt.tensor.counts import Count
 from torch_pjrt.tensor.padding import ROWS
 
-aten = torch.ops.aten
 NONE, MEAN, SUM = 0, 1, 2
 _HALF = frozenset((torch.float16, torch.bfloat16))
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from torch_pjrt.graph.face import contiguous_face
+from torch_pjrt.overloads import aten
 from torch_pjrt.tensor import record
 from torch_pjrt.tensor.counted import Roomy, count_tensor, counted, roomy
 from torch_pjrt.tensor.counted_run import (
@@ -31,7 +32,6 @@ from torch_pjrt.tensor.counts import Count, recent
 from torch_pjrt.tensor.padding import Padding
 from torch_pjrt.tensor.view import value_of
 
-aten = torch.ops.aten
 _SELF: Key = ("self", None)
 
 # Which tensors of places go along which dim of `self`.

@@ -15,16 +15,17 @@ import torch
 from torch_pjrt import operators
 from torch_pjrt.graph.face import Face
 from torch_pjrt.graph.tape import Value
+from torch_pjrt.overloads import aten
 from torch_pjrt.tensor import counts, record
 from torch_pjrt.tensor.bind import mapped
-from torch_pjrt.tensor.buffer import buffer_of, is_pjrt, look_of, wrap
+from torch_pjrt.tensor.buffer import buffer_of, look_of, wrap
 from torch_pjrt.tensor.counted import Roomy, count_tensor, counted, read_count, roomy
 from torch_pjrt.tensor.counts import Count, is_counted, recent
+from torch_pjrt.tensor.mixed_devices import refuse_mixed
 from torch_pjrt.tensor.transfer import download, host_view
 from torch_pjrt.tensor.trial import raise_as_on_cpu
 from torch_pjrt.tensor.view import true_look
 
-aten = torch.ops.aten
 Tensor = torch.Tensor
 
 _SMALL = 4096  # elements: of so few, any number may as well be all
@@ -133,12 +134,8 @@ def places_of(mask: Tensor) -> list[Tensor]:
 
 
 def masked_select(self: Tensor, mask: Tensor) -> Tensor:
+    refuse_mixed(aten.masked_select.default, (self, mask), {})
     _refuse(aten.masked_select.default, self, mask)
-    if not is_pjrt(self) or not is_pjrt(mask):
-        raise RuntimeError(
-            "Expected all tensors to be on the same device, but found at least two devices, "
-            f"{self.device} and {mask.device}!"
-        )
     shape = torch.broadcast_shapes(self.shape, mask.shape)
     x, chosen = self.expand(shape), mask.expand(shape)
     if not shape:
@@ -247,6 +244,7 @@ def repeat_interleave(repeats: Tensor, *, output_size: int | None = None) -> Ten
 
 
 def bincount(self: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
+    refuse_mixed(aten.bincount.default, (self, weights), {})
     _refuse(aten.bincount.default, self, None, minlength)
     if not self.numel():
         return aten.bincount.default(*mapped((self, weights, minlength), download)).to(self.device)

@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
+from torch_pjrt.overloads import aten
 from torch_pjrt.tensor import record
 from torch_pjrt.tensor.trial import check_small
 
-aten = torch.ops.aten
 Lengths = Sequence[int]
 
 

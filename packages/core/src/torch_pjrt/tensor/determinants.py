@@ -11,9 +11,8 @@ from typing import Any
 
 import torch
 
+from torch_pjrt.overloads import aten
 from torch_pjrt.tensor import record
-
-aten = torch.ops.aten
 
 
 def _linalg_det(A: torch.Tensor) -> tuple[torch.Tensor, ...]:

@@ -13,7 +13,9 @@ import torch
 
 from torch_pjrt.observe.causes import because
 from torch_pjrt.observe.counters import counters
+from torch_pjrt.overloads import aten
 from torch_pjrt.tensor.buffer import is_pjrt, wrap_sized
+from torch_pjrt.tensor.mixed_devices import refuse_mixed
 from torch_pjrt.tensor.other_kinds import refuse_layout
 from torch_pjrt.tensor.sparse_parts import fill, is_sparse, with_parts
 from torch_pjrt.tensor.transfer import download, upload
@@ -23,7 +25,7 @@ from torch_pjrt.tensor.view import resize_as, store
 _READERS = frozenset(("aten::equal", "aten::_local_scalar_dense", "aten::is_nonzero"))
 
 # Its kernel leaves a result out unless an argument needs a gradient, and its backward reads that unchecked.
-_SEES_REQUIRES_GRAD = frozenset((torch.ops.aten._sparse_mm_reduce_impl.default,))
+_SEES_REQUIRES_GRAD = frozenset((aten._sparse_mm_reduce_impl.default,))
 
 
 def run_on_cpu(
@@ -33,6 +35,7 @@ def run_on_cpu(
 
     Where that is what the caller asks for, nobody is warned, and it is counted as a transfer only.
     """
+    refuse_mixed(op, args, kwargs)
     copies: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def to_cpu(x: Any) -> Any:

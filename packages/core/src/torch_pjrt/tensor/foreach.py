@@ -99,6 +99,20 @@ def one_by_one(
         call(op, tuple(element(a, i) for a in args), {k: element(v, i) for k, v in kwargs.items()})
 
 
+def each_where_it_is(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The operator on lists whose elements are on several devices: each is computed where it is."""
+
+    def element(given: Any, i: int) -> Any:
+        return [given[i]] if isinstance(given, (list, tuple)) else given
+
+    lists = [x for x in (*args, *kwargs.values()) if isinstance(x, (list, tuple))]
+    results = [
+        op(*[element(a, i) for a in args], **{k: element(v, i) for k, v in kwargs.items()})
+        for i in range(min(map(len, lists)))
+    ]
+    return None if results[0] is None else [r[0] for r in results]
+
+
 class Alike:
     """The elements of the lists of one call, of those that look alike only the first.
 

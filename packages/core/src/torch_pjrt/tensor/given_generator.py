@@ -9,12 +9,11 @@ from typing import Any
 
 import torch
 
+from torch_pjrt.overloads import aten
 from torch_pjrt.tensor.buffer import is_pjrt
 from torch_pjrt.tensor.fallback import run_on_cpu
 from torch_pjrt.tensor.transfer import download, upload
 from torch_pjrt.tensor.view import store
-
-aten = torch.ops.aten
 
 # They write each element of `self` and read none.
 _FILL = frozenset(

@@ -6,9 +6,8 @@ from typing import Any
 
 import torch
 
+from torch_pjrt.overloads import aten
 from torch_pjrt.tensor import record
-
-aten = torch.ops.aten
 
 
 def histc(self: torch.Tensor, bins: int = 100, min: float = 0, max: float = 0) -> torch.Tensor:

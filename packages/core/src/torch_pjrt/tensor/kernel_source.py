@@ -36,6 +36,7 @@ import torch
 
 from torch_pjrt.graph.signature import hashable
 from torch_pjrt.graph.tape import Value, current, state
+from torch_pjrt.overloads import aten
 from torch_pjrt.run.sync import cut
 from torch_pjrt.settings import settings
 from torch_pjrt.tensor import record
@@ -46,7 +47,6 @@ from torch_pjrt.tensor.schema import Argument, Kind, Plan, plan_of
 from torch_pjrt.tensor.view import look, store
 
 _FAST = (Kind.TENSOR, Kind.NUMBER, Kind.STATIC, Kind.DROPPED)
-aten = torch.ops.aten
 # PyTorch hands these their inputs with a lazy conj bit still set; for others it resolves it first.
 _SEES_CONJ = frozenset(
     (
@@ -175,6 +175,8 @@ def source_of(plan: Plan, static: frozenset[str] | None, *, has_variant: bool) -
         add(f"    if {' or '.join(checks)}: return {other}")
     if any(a.name == "generator" for a in arguments):
         add(f"    if generator is not None: return call(OP, {generic})")
+    if any(a.name == "device" for a in arguments):
+        add(f"    if device is not None and device.index: return call(OP, {generic})")
     add("    try:")
     for i, a in tensors:
         guard = f" if {_word(a)} is not None else None" if a.optional else ""

@@ -16,8 +16,8 @@ from torch import _meta_registrations
 from torch._prims_common import compute_elementwise_output_strides, suggest_memory_format
 
 from torch_pjrt.graph.face import Face
+from torch_pjrt.overloads import aten
 
-aten = torch.ops.aten
 Format = torch.memory_format
 
 _DIMS = {torch.channels_last: 4, torch.channels_last_3d: 5}
@@ -62,6 +62,15 @@ FORMATS: dict[Any, Callable[[Sequence[Face]], Format]] = {
     aten.roll.default: _of_first,
 }
 
+# Of their results the first is in the format of the first tensor: contiguous where that has none.
+FIRST_AS_FIRST = frozenset(
+    (
+        aten._batch_norm_with_update_functional.default,
+        aten._native_batch_norm_legit.no_stats,
+        aten._native_batch_norm_legit_functional.default,
+    )
+)
+
 # Which of the results of LAPACK's routines are matrices in column-major order.
 COLUMN_MAJOR: dict[Any, tuple[int, ...]] = {
     aten.geqrf.default: (0,),
@@ -70,6 +79,25 @@ COLUMN_MAJOR: dict[Any, tuple[int, ...]] = {
 
 # Their results are transposed where the CPU transforms another dim first; an `out=` that has to grow is not.
 CONTIGUOUS_OUT = frozenset((aten._fft_c2c.default, aten._fft_c2r.default, aten._fft_r2c.default))
+
+# An `out=` of another shape that has as many elements keeps its shape, and gets them in its order.
+KEEPS_SHAPE_OF_OUT = frozenset(
+    (
+        aten.arange.default,
+        aten.arange.start,
+        aten.arange.start_step,
+        *(
+            getattr(packet, name)
+            for packet in (aten.linspace, aten.logspace)
+            for name in ("default", "Scalar_Tensor", "Tensor_Scalar", "Tensor_Tensor")
+        ),
+        aten.range.default,
+        aten.range.step,
+    )
+)
+
+# Their results are contiguous whatever their tensors' strides, which the meta functions keep.
+_CONTIGUOUS = frozenset((aten.isin.Tensor_Tensor, aten.isin.Tensor_Scalar))
 
 # Their last results are notes for their own backward, of shapes that the rules share with CUDA.
 _AS_ON_CUDA = frozenset((aten._embedding_bag.default, aten._embedding_bag_forward_only.default))
@@ -106,12 +134,24 @@ def _of_attention_backward(given: Mapping[str, Any], faces: Sequence[Face], resu
     return *[g.transpose(-3, -2).contiguous().transpose(-3, -2) for g in gradients], *rest
 
 
+def _of_attention(given: Mapping[str, Any], faces: Sequence[Face], results: Any) -> Any:
+    """Contiguous where the CPU composes it: with dropout, and for rows with gaps."""
+    if not given["dropout_p"] and all(face.strides[-1] == 1 for face in faces[:3]):
+        return results
+    return results[0].contiguous(), *results[1:]
+
+
 def laid_out(op: Any, given: Mapping[str, Any], faces: Sequence[Face], results: Any) -> Any:
     """The meta tensors that an operator gives, in the format in which the CPU kernel gives them."""
+    if op is aten._scaled_dot_product_fused_attention_overrideable.default:
+        return _of_attention(given, faces, results)
     if op is aten._scaled_dot_product_fused_attention_overrideable_backward.default:
         return _of_attention_backward(given, faces, results)
     if (places := COLUMN_MAJOR.get(op)) is not None:
         return tuple(r.mT.contiguous().mT if i in places else r for i, r in enumerate(results))
+    if op in FIRST_AS_FIRST:
+        first = torch.empty_like(results[0], memory_format=_of_first(faces))
+        results = (first, *results[1:])
     if (kept := STATISTICS.get(op)) is not None:
         dtype = faces[0].dtype
         if all(face.dtype == dtype for face in faces):
@@ -122,6 +162,8 @@ def laid_out(op: Any, given: Mapping[str, Any], faces: Sequence[Face], results: 
         spread = [face.meta().expand(results.shape) for face in faces]
         strides = compute_elementwise_output_strides(*spread)
         return torch.empty_strided(results.shape, strides, dtype=results.dtype, device="meta")
+    if op in _CONTIGUOUS:
+        return results.contiguous()
     format_of = FORMATS.get(op)
     if format_of is None:
         return results

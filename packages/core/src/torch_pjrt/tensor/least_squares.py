@@ -10,10 +10,9 @@ from typing import Any
 
 import torch
 
+from torch_pjrt.overloads import aten
 from torch_pjrt.tensor import record
 from torch_pjrt.tensor.transfer import host_view
-
-aten = torch.ops.aten
 
 _BY_SINGULAR_VALUES = ("gelsd", "gelss")
 

@@ -6,18 +6,22 @@ whose number is read: one sync, and counted tensors from there on (`tensor/count
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
+from torch_pjrt.overloads import aten
 from torch_pjrt.tensor import record
 from torch_pjrt.tensor.counting import places_of
 from torch_pjrt.tensor.overlap import refuse_overlap
 
-aten = torch.ops.aten
 Indices = Sequence[torch.Tensor | None]
 _MASKS = (torch.bool, torch.uint8)
+_DEPRECATED = (
+    "indexing with dtype torch.uint8 is now deprecated, please use a dtype torch.bool instead."
+)
 
 
 def index(self: torch.Tensor, indices: Indices) -> torch.Tensor:
@@ -85,6 +89,8 @@ def without_masks(self: torch.Tensor, indices: Indices) -> list[torch.Tensor | N
         if given is None or given.dtype not in _MASKS:
             result.append(given)
             continue
+        if given.dtype == torch.uint8:
+            warnings.warn(_DEPRECATED, stacklevel=4)
         for j in range(given.ndim):
             dim = len(result) + j
             if dim >= self.ndim or given.shape[j] != self.shape[dim]:

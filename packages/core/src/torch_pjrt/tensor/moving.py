@@ -6,22 +6,34 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch.nn.parameter import UninitializedTensorMixin
 
 from torch_pjrt import dtypes
+from torch_pjrt.device.indices import no_such_index
 from torch_pjrt.graph.face import contiguous_face, contiguous_strides, face_of, storage_extent
+from torch_pjrt.overloads import aten
 from torch_pjrt.tensor import record
 from torch_pjrt.tensor.buffer import buffer_of, is_pjrt, look_of, set_storage, wrap_sized
 from torch_pjrt.tensor.counts import is_counted
+from torch_pjrt.tensor.kernel_source import NUMBERS
+from torch_pjrt.tensor.mixed_devices import mismatch
 from torch_pjrt.tensor.overlap import (
     refuse_internal_overlap,
     refuse_partial_overlap,
     same_view,
 )
 from torch_pjrt.tensor.transfer import download, face_on_device, host_view, upload
+from torch_pjrt.tensor.uninitialized import filled, fills
 from torch_pjrt.tensor.view import store, value_of
 
-aten = torch.ops.aten
 _TOO_LARGE = 1 << 63
+# What holds any number of a Python type.
+_EXACT = {
+    bool: torch.bool,
+    int: torch.int64,
+    float: torch.float64,
+    complex: torch.complex128,
+}
 
 
 def empty(
@@ -38,7 +50,7 @@ def empty(
         strides = contiguous_strides(tuple(size))
     else:
         strides = torch.empty(size, device="meta", memory_format=memory_format).stride()
-    return empty_strided(size, strides, dtype=dtype)
+    return empty_strided(size, strides, dtype=dtype, device=device)
 
 
 def empty_like(
@@ -102,20 +114,26 @@ def empty_strided(
     """As `empty`. Strides that leave gaps or overlap make the tensor a view of a flat buffer."""
     dtype = dtype or torch.get_default_dtype()
     dtypes.to_jax(dtype)
-    if any(n < 0 for n in size):
-        torch.empty(size, device="meta")  # raises PyTorch's error
+    if device is not None and device.index:
+        raise no_such_index(device.index)
+    if any(n < 0 for n in size) or len(size) != len(stride):
+        torch.empty_strided(size, stride, device="meta")  # raises PyTorch's error
     face = face_of(tuple(size), dtype, tuple(stride))
     if face.numel * dtype.itemsize >= _TOO_LARGE:
         raise RuntimeError(f"Storage size calculation overflowed with sizes={list(size)}")
     if face.dense:
-        return wrap_sized(None, face)
-    extent = storage_extent(face.shape, face.strides)
-    flat = wrap_sized(None, contiguous_face((extent,), dtype))
-    return set_storage(flat, flat.untyped_storage(), 0, size, stride)
+        made = wrap_sized(None, face)
+    else:
+        extent = storage_extent(face.shape, face.strides)
+        flat = wrap_sized(None, contiguous_face((extent,), dtype))
+        made = set_storage(flat, flat.untyped_storage(), 0, size, stride)
+    return filled(made) if fills() else made
 
 
 def copy_(self: torch.Tensor, src: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
     """`self[...] = src` in every direction between host and device."""
+    if src.__class__ in NUMBERS:  # PyTorch takes them for tensors without dims
+        src = torch.tensor(src, dtype=_EXACT[src.__class__])
     if not is_pjrt(self):
         return self.copy_(download(src))
     if self is src or (is_pjrt(src) and same_view(self, src)):
@@ -154,11 +172,15 @@ def _to_copy(
     memory_format: torch.memory_format | None = None,
 ) -> torch.Tensor:
     """Another dtype on the device, or a copy on another device."""
+    if isinstance(self, UninitializedTensorMixin):
+        self = _without_class(self)
     if device is not None and device.type != "pjrt":
         host = download(self)
         return host.to(
             device=device, dtype=dtype, memory_format=memory_format or torch.preserve_format
         )
+    if device is not None and device.index:
+        raise no_such_index(device.index)
     if dtype is not None:
         dtypes.to_jax(dtype)
     if not is_pjrt(self):
@@ -168,6 +190,12 @@ def _to_copy(
     return record.call(aten._to_copy.default, (self,), kwargs)
 
 
+def _without_class(x: torch.Tensor) -> torch.Tensor:
+    """A parameter or buffer of a lazy module as a plain tensor, whose shape may be asked for."""
+    with torch._C.DisableTorchFunctionSubclass():
+        return x.detach()
+
+
 def _local_scalar_dense(self: torch.Tensor) -> bool | int | float | complex:
     """The value of a tensor of one element; runs what is pending."""
     return host_view(self).item()
@@ -175,10 +203,7 @@ def _local_scalar_dense(self: torch.Tensor) -> bool | int | float | complex:
 
 def equal(self: torch.Tensor, other: torch.Tensor) -> bool:
     if self.device != other.device:
-        raise RuntimeError(
-            "Expected all tensors to be on the same device, but found at least two devices, "
-            f"{self.device} and {other.device}!"
-        )
+        raise mismatch(self.device if is_pjrt(other) else other.device)
     return torch.equal(host_view(self), host_view(other))
 
 
@@ -191,7 +216,7 @@ def _efficientzerotensor(
     pin_memory: bool | None = None,
 ) -> torch.Tensor:
     """Plain zeros: XLA removes the arithmetic on them by itself."""
-    return empty(size, dtype=dtype).zero_()
+    return empty(size, dtype=dtype, device=device).zero_()
 
 
 def _check_broadcast(self: torch.Tensor, src: torch.Tensor) -> None:

@@ -11,11 +11,10 @@ from typing import Any
 import torch
 
 from torch_pjrt import operators
+from torch_pjrt.overloads import aten
 from torch_pjrt.run.watch import Refusal
 from torch_pjrt.tensor import record
 from torch_pjrt.tensor.bounds import Places, watch
-
-aten = torch.ops.aten
 
 _MOST_CLASSES = 1 << 24
 

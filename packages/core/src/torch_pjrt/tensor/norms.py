@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
+from torch_pjrt.overloads import aten
 from torch_pjrt.tensor import record
 
-aten = torch.ops.aten
 Optional = torch.Tensor | None
 
 

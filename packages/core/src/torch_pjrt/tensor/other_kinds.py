@@ -5,11 +5,13 @@ Sparse ones are containers of dense tensors (`sparse.py`). An embedding's gradie
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from torch_pjrt.errors import UnsupportedError
+from torch_pjrt.overloads import Absent, named
 
 #   dispatch key               what such a tensor is   what to do instead
 KINDS: list[tuple[str, str, str]] = [
@@ -18,10 +20,32 @@ KINDS: list[tuple[str, str, str]] = [
 ]
 
 
-def refuse_other_kinds(library: torch.library.Library) -> None:
-    """Register, for each kind, a fallback that raises."""
+# They make nested tensors of dense ones. What they made could end the process: PyTorch asks it for its sizes
+# where nothing may be raised.
+_NESTING = (
+    "_nested_from_padded",
+    "_nested_from_padded_and_nested_example",
+    "_nested_tensor_from_tensor_list",
+    "_nested_view_from_buffer",
+    "_nested_view_from_buffer_copy",
+)
+
+
+def refuse_other_kinds(
+    fallbacks: torch.library.Library, kernels: torch.library.Library, key_of_dense: str
+) -> None:
+    """Register, for each kind, a fallback that raises, and kernels that raise for what makes such tensors."""
     for key, kind, hint in KINDS:
-        library.fallback(_refusal(kind, hint), key)
+        fallbacks.fallback(_refusal(kind, hint), key)
+    nested, hint = KINDS[0][1:]
+    for name in _NESTING:
+        op = named(name)
+        if not isinstance(op, Absent):
+            kernels.impl(op, _partial(_refusal(nested, hint), op), key_of_dense)
+
+
+def _partial(refuse: Callable[..., Any], op: Any) -> Callable[..., Any]:
+    return lambda *args, **kwargs: refuse(op, *args, **kwargs)
 
 
 def _refusal(kind: str, hint: str) -> Any:

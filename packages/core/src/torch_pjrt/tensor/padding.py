@@ -14,7 +14,8 @@ from typing import Any
 
 import torch
 
-aten = torch.ops.aten
+from torch_pjrt.overloads import aten, prims
+
 Given = Mapping[str, Any]
 Dims = Mapping[str, int]  # along which dim each counted argument has room
 Fill = float | Callable[[torch.dtype, Given], float]
@@ -159,7 +160,7 @@ TABLE: dict[Any, Padding] = {
             aten.uniform.default,
             aten.zero.default,
             aten.zeros_like.default,
-            torch.ops.prims.convert_element_type.default,
+            prims.convert_element_type.default,
         ),
         ROWS,
     ),

@@ -15,20 +15,29 @@ from torch.autograd.graph import increment_version
 
 from torch_pjrt import dtypes
 from torch_pjrt.compile.abstract import results_of_rule
+from torch_pjrt.device.indices import no_such_index
 from torch_pjrt.errors import UnsupportedError
 from torch_pjrt.graph.face import Face, contiguous_face, face_of
 from torch_pjrt.graph.signature import Signature, Slot, intern
 from torch_pjrt.graph.tape import Tape, Value, current, number_on, state
+from torch_pjrt.overloads import aten, prims
 from torch_pjrt.run.client import client
 from torch_pjrt.run.sync import cut
 from torch_pjrt.settings import settings
 from torch_pjrt.tensor import decompose, foreach, given_generator
-from torch_pjrt.tensor.bind import Call, mapped
+from torch_pjrt.tensor.bind import Call, is_tensor, mapped
 from torch_pjrt.tensor.buffer import is_pjrt, look_of, wrap, wrap_sized
 from torch_pjrt.tensor.counts import COUNTED
 from torch_pjrt.tensor.fallback import run_on_cpu
 from torch_pjrt.tensor.given_generator import has_generator
-from torch_pjrt.tensor.layout import CONTIGUOUS_OUT, laid_out, meta_as_cpu
+from torch_pjrt.tensor.layout import (
+    CONTIGUOUS_OUT,
+    KEEPS_SHAPE_OF_OUT,
+    laid_out,
+    meta_as_cpu,
+)
+from torch_pjrt.tensor.metas import METAS
+from torch_pjrt.tensor.mixed_devices import OfSeveralDevices, mismatch
 from torch_pjrt.tensor.other_kinds import refuse_layout
 from torch_pjrt.tensor.overlap import (
     refuse_internal_overlap,
@@ -52,19 +61,19 @@ _NO_SIGNATURE = object()
 # They may write to tensors whose elements share memory.
 _WRITES_ONE_VALUE = frozenset(
     (
-        torch.ops.aten.zero_.default,
-        torch.ops.aten.fill_.Scalar,
-        torch.ops.aten.fill_.Tensor,
+        aten.zero_.default,
+        aten.fill_.Scalar,
+        aten.fill_.Tensor,
     )
 )
 
 # Their meta functions give shapes or dtypes that no kernel does, on CPU or elsewhere; the rules are right.
 _META_IS_WRONG = frozenset(
     (
-        torch.ops.aten.multilabel_margin_loss_forward.default,
-        torch.ops.aten.native_batch_norm_backward.default,
-        torch.ops.aten.native_group_norm.default,
-        torch.ops.aten.native_group_norm_backward.default,
+        aten.multilabel_margin_loss_forward.default,
+        aten.native_batch_norm_backward.default,
+        aten.native_group_norm.default,
+        aten.native_group_norm_backward.default,
     )
 )
 
@@ -79,10 +88,15 @@ def call(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return given_generator.call(op, args, kwargs)
     if plan.functional is None or plan.returns == "other":
         return run_on_cpu(op, args, kwargs)
+    if (device := kwargs.get("device")) is not None and device.index and device.type == "pjrt":
+        raise no_such_index(device.index)
     named = kwargs
     if plan.decides_dtype and kwargs.get("dtype") is None:
         named = {**kwargs, "dtype": kwargs["out"].dtype}
-    bound = Call(plan, args, named, static_names(plan.functional))
+    try:
+        bound = Call(plan, args, named, static_names(plan.functional))
+    except OfSeveralDevices:
+        return foreach.each_where_it_is(op, args, kwargs)
     if COUNTED in bound.faces:
         return call_with_counts(op, plan, args, kwargs)
     if plan.in_turn and foreach.depends_on_order(args, kwargs):
@@ -132,10 +146,7 @@ def _looks_of_outs(plan: Plan, kwargs: dict[str, Any]) -> tuple[Any, ...]:
     for name in plan.outs:
         out = kwargs.get(name)
         if isinstance(out, torch.Tensor) and not is_pjrt(out):
-            raise RuntimeError(
-                "Expected all tensors to be on the same device, but found at least two devices, "
-                f"pjrt:0 and {out.device}!"
-            )
+            raise mismatch(out.device)
     return tuple([look_of(kwargs[name])[0] for name in plan.outs if is_pjrt(kwargs.get(name))])
 
 
@@ -162,12 +173,16 @@ def learn(
     try:
         results = _on_meta(plan, call, args, kwargs)
     except NotImplementedError:  # PyTorch has no meta function
+        if plan.functional in METAS:
+            raise
         check_small(plan.op, args, kwargs)
         if lowering is None:
             return None
         results = results_of_rule(lowering, call)
     except Exception as error:
         raise_as_on_cpu(plan.op, args, kwargs, error)
+        if plan.functional in METAS:
+            raise
         if lowering is None or has_cpu_kernel(plan.op):
             return None
         # An accelerator's operator, which the CPU lacks.
@@ -261,9 +276,9 @@ def finish(
     fresh: list[Any] = []
     for result, target in zip(_result_types(plan), targets, strict=True):
         if isinstance(target, (list, tuple)):
-            for t in target:
-                write(t, values[place], signature.outs[place], plan.functional)
-                place += 1
+            end = place + len(target)
+            _write_all(target, values[place:end], signature.outs[place:end], plan.functional)
+            place = end
             continue
         if result == "List[Tensor]":
             raise AssertionError(f"{plan.op} returns new lists beside written ones")
@@ -275,13 +290,29 @@ def finish(
     return _returned(plan, targets, fresh)
 
 
+def _write_all(
+    targets: Sequence[torch.Tensor], values: Sequence[Value], faces: Sequence[Face], op: Any
+) -> None:
+    """Write to each of a list. An interrupt in its midst comes after all: writing again does no harm."""
+    try:
+        for target, value, face in zip(targets, values, faces, strict=True):
+            write(target, value, face, op)
+    except BaseException:
+        for target, value, face in zip(targets, values, faces, strict=True):
+            write(target, value, face, op)
+        raise
+
+
 def write(target: torch.Tensor, value: Value, face: Face, op: Any) -> None:
     """Write a value that looks like `face` into a tensor: resized as `out=` is, cast to its dtype.
 
     `op` is the functional operator that made the value.
     """
     if target.shape != face.shape:  # an `out=`; PyTorch's meta function has warned where it should
-        resize_as(target, face.shape, None if op in CONTIGUOUS_OUT else face.strides)
+        if op in KEEPS_SHAPE_OF_OUT and target.numel() == face.numel:
+            value, face = _reshaped(value, face, target.shape)
+        else:
+            resize_as(target, face.shape, None if op in CONTIGUOUS_OUT else face.strides)
     if target.dtype != face.dtype:
         value = cast(value, face, target.dtype)
     store(target, value)
@@ -290,9 +321,16 @@ def write(target: torch.Tensor, value: Value, face: Face, op: Any) -> None:
 def cast(value: Value, face: Face, dtype: torch.dtype) -> Value:
     """Record a conversion of dtype."""
     out = contiguous_face(face.shape, dtype)
-    op = torch.ops.prims.convert_element_type.default
+    op = prims.convert_element_type.default
     signature = intern(op, (Slot(0), dtype), {}, (face,), (out,))
     return record(signature, [value], [])[0]
+
+
+def _reshaped(value: Value, face: Face, shape: torch.Size) -> tuple[Value, Face]:
+    """Record another shape for as many elements; what that looks like."""
+    out = contiguous_face(shape, face.dtype)
+    signature = intern(prims.reshape.default, (Slot(0), tuple(shape)), {}, (face,), (out,))
+    return record(signature, [value], [])[0], out
 
 
 def _on_meta(plan: Plan, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -306,7 +344,7 @@ def _called_on_meta(plan: Plan, call: Call, args: tuple[Any, ...], kwargs: dict[
     alike = foreach.Alike(call.given) if plan.on_lists else None
 
     def to_meta(x: Any, look: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-        return mapped(x if alike is None else alike.cut(x), look)
+        return mapped(x if alike is None else alike.cut(x), look, is_tensor)
 
     def alone(t: torch.Tensor) -> torch.Tensor:
         return look_of(t)[0].meta()
@@ -318,11 +356,13 @@ def _called_on_meta(plan: Plan, call: Call, args: tuple[Any, ...], kwargs: dict[
             return same.setdefault(id(t), alone(t))
 
         named = {name: to_meta(x, shared) for name, x in kwargs.items()}
-        plan.op(*[to_meta(x, shared) for x in args], **_on_meta_device(named))
+        if plan.functional not in METAS:
+            plan.op(*[to_meta(x, shared) for x in args], **_on_meta_device(named))
     given = {a.name: to_meta(call.given[a.name], alone) for a in plan.arguments}
     positional = [given[a.name] for a in plan.arguments if not a.keyword_only]
     named = {a.name: given[a.name] for a in plan.arguments if a.keyword_only}
-    results = plan.functional(*positional, **_on_meta_device(named))
+    function = METAS.get(plan.functional, plan.functional)
+    results = function(*positional, **_on_meta_device(named))
     return results if alike is None else alike.all_of(results)
 
 

@@ -15,6 +15,8 @@ from typing import Any
 
 import torch
 
+from torch_pjrt.errors import NoDevice
+from torch_pjrt.overloads import Absent, named, present
 from torch_pjrt.tensor.other_kinds import refuse_other_kinds
 
 _KEY = "PrivateUse1"
@@ -34,7 +36,7 @@ def register_first() -> None:
     fallback.fallback(_fallback, _KEY)
     for key in _SPARSE_KEYS:
         fallback.fallback(partial(_sparse_fallback, key), key)
-    refuse_other_kinds(fallback)
+    refuse_other_kinds(fallback, library, _KEY)
     _libraries.extend((library, fallback))
 
 
@@ -52,9 +54,7 @@ def _first_of(name: str) -> Callable[..., Any]:
             register_all()
             from torch_pjrt.tensor import moving
 
-            base, _, overload = name.partition(".")
-            op = getattr(getattr(torch.ops.aten, base), overload or "default")
-            kernel = _at_once_if_asked(moving.KERNELS[op])
+            kernel = _at_once_if_asked(moving.KERNELS[named(name)])
         return kernel(*args, **kwargs)
 
     return first
@@ -67,8 +67,20 @@ def register_all() -> None:
         return
     with _registering:
         if not _begun:
+            _need_jax()
             _register_all()
             _registered = True
+
+
+def _need_jax() -> None:
+    try:
+        import jax  # noqa: F401
+    except ImportError as error:
+        raise NoDevice(
+            "JAX cannot be imported, by which programs reach the device.",
+            saw=f"{type(error).__name__}: {error}".partition("\n")[0],
+            hint="`pip install torch-pjrt` brings it: `jax` and `jaxlib` of one version",
+        ) from error
 
 
 def _register_all() -> None:
@@ -76,65 +88,39 @@ def _register_all() -> None:
     from torch_pjrt.device.guard import before_differentiated
     from torch_pjrt.device.setup import set_up
     from torch_pjrt.run.client import client
-    from torch_pjrt.tensor import (
-        aliasing,
-        attention,
-        chances,
-        composites,
-        counting,
-        ctc,
-        determinants,
-        histograms,
-        least_squares,
-        masks,
-        moving,
-        multinomial,
-        norms,
-        sparse,
-        transformer,
-    )
-    from torch_pjrt.tensor.bounds import checked
+    from torch_pjrt.tensor import attention, hand_written, sparse
     from torch_pjrt.tensor.kernel_source import kernel_of
+    from torch_pjrt.tensor.refusals import CHECKED, refusing
+    from torch_pjrt.tensor.schema import functional_of
 
     table = client().lowerings
     _begun = True  # what follows may ask for it
     set_up()
-    special = {
-        **aliasing.KERNELS,
-        **moving.KERNELS,
-        **masks.KERNELS,
-        **counting.KERNELS,
-        **norms.KERNELS,
-        **attention.KERNELS,
-        **chances.KERNELS,
-        **composites.KERNELS,
-        **ctc.KERNELS,
-        **determinants.KERNELS,
-        **histograms.KERNELS,
-        **least_squares.KERNELS,
-        **multinomial.KERNELS,
-        **transformer.KERNELS,
-    }
+    special = hand_written.kernels()
     library = torch.library.Library("aten", "IMPL")
     _libraries.append(library)
     already = {"aten::empty.memory_format", "aten::empty_strided", "aten::_copy_from"}
     for op, kernel in special.items():
         if op._schema.name + _dotted(op) not in already:
-            library.impl(op, _at_once_if_asked(checked(op, kernel)), _KEY)
+            library.impl(op, _at_once_if_asked(refusing(op, kernel)), _KEY)
     _register_above_autograd(attention.ABOVE_AUTOGRAD)
     before_differentiated.append(_register_for_differentiated)
     for op, key, kernel in sparse.kernels():
         library.impl(op, kernel, key)
     for op in recordable(table):
         if op not in special:
-            kernel = checked(op, _lazily(kernel_of, op))
+            kernel = refusing(op, _lazily(kernel_of, op))
+            library.impl(op, _at_once_if_asked(kernel), _KEY)
+    for op in CHECKED:
+        if functional_of(op) not in table and op not in table:
+            kernel = refusing(op, _recorded(op))
             library.impl(op, _at_once_if_asked(kernel), _KEY)
 
 
 def _register_above_autograd(kernels: dict[Any, Callable[..., Any]]) -> None:
     library = torch.library.Library("aten", "IMPL")
     _libraries.append(library)
-    for op, kernel in kernels.items():
+    for op, kernel in present(kernels).items():
         library.impl(op, kernel, f"Autograd{_KEY}")
 
 
@@ -162,10 +148,8 @@ def recordable(table: Any) -> Iterator[Any]:
     for full_name in torch._C._dispatch_get_all_op_names():
         if not full_name.startswith("aten::"):
             continue
-        base, _, overload = full_name.removeprefix("aten::").partition(".")
-        try:
-            op = getattr(getattr(torch.ops.aten, base), overload or "default")
-        except (AttributeError, RuntimeError):
+        op = named(full_name.removeprefix("aten::"))
+        if isinstance(op, Absent):
             continue  # TorchScript's own operators have no overload object
         if torch._C._dispatch_has_kernel_for_dispatch_key(full_name, "CompositeImplicitAutograd"):
             continue
@@ -185,6 +169,13 @@ def _lazily(make: Callable[[Any], Callable[..., Any]], op: Any) -> Callable[...,
         return kernel(*args, **kwargs)
 
     return first
+
+
+def _recorded(op: Any) -> Callable[..., Any]:
+    """The kernel that the fallback is, for one operator."""
+    from torch_pjrt.tensor import record
+
+    return lambda *args, **kwargs: record.call(op, args, kwargs)
 
 
 def _dotted(op: Any) -> str:

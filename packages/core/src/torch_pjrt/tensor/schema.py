@@ -106,7 +106,11 @@ class Plan:
 
 
 _COMPUTE_IN_DTYPE_OF_OUT = frozenset(
-    f"aten::{name}" for name in ("arange", "cumprod", "cumsum", "linspace", "logspace", "range")
+    f"aten::{name}"
+    for name in (
+        *("arange", "cumprod", "cumsum", "linspace", "logspace"),
+        *("nansum", "prod", "rand", "randn", "range", "sum"),
+    )
 )
 
 

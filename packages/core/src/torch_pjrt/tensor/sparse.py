@@ -15,11 +15,11 @@ from typing import Any
 
 import torch
 
+from torch_pjrt.overloads import Absent, aten, named
 from torch_pjrt.tensor.fallback import run_on_cpu
 from torch_pjrt.tensor.other_kinds import refuse_sparse_gradient
 from torch_pjrt.tensor.sparse_kernels import COMPRESSED, COO, DENSE, KERNELS
 
-aten = torch.ops.aten
 _Keys = torch._C.DispatchKeySet
 _Key = torch._C.DispatchKey
 
@@ -74,26 +74,25 @@ def call(key: str, op: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def kernels() -> Iterator[tuple[Any, str, Callable[..., Any]]]:
-    """(operator, dispatch key, kernel) of all that the dispatcher must be told of.
+    """(operator, dispatch key, kernel) of all that the dispatcher must be told of."""
+    for op, key in _told_of():
+        if not isinstance(op, Absent):
+            yield op, key, kernel_of(op, key)
+    refused = aten.embedding_sparse_backward.default
+    if not isinstance(refused, Absent):
+        yield refused, DENSE, refuse_sparse_gradient
+        yield refused, f"Autograd{DENSE}", refuse_sparse_gradient
 
-    These are the operators which PyTorch would else compose of others, as if the tensor were dense.
-    """
+
+def _told_of() -> Iterator[tuple[Any, str]]:
+    """Operators which PyTorch would else compose of others, as if the tensor were dense, by dispatch key."""
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
     for key, cpu_key in ((COO, "SparseCPU"), (COMPRESSED, "SparseCsrCPU")):
         for name in torch._C._dispatch_get_registrations_for_dispatch_key(cpu_key):
             if name.startswith("aten::") and any(has_kernel(name, way) for way in _COMPOSED):
-                op = _overload(name)
-                yield op, key, kernel_of(op, key)
+                yield named(name.removeprefix("aten::")), key
     for name in CONTAINED[DENSE]:
-        op = _overload(f"aten::{name}")
-        yield op, DENSE, kernel_of(op, DENSE)
-    for key in (DENSE, f"Autograd{DENSE}"):
-        yield aten.embedding_sparse_backward.default, key, refuse_sparse_gradient
-
-
-def _overload(full_name: str) -> Any:
-    base, _, overload = full_name.removeprefix("aten::").partition(".")
-    return getattr(getattr(aten, base), overload or "default")
+        yield named(name), DENSE
 
 
 def _name(op: Any) -> str:

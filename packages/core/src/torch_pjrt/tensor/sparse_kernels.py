@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 
+from torch_pjrt.overloads import aten
 from torch_pjrt.tensor.fallback import run_on_cpu
 from torch_pjrt.tensor.sparse_parts import BY_COLUMNS, parts_of, put_together
 
-aten = torch.ops.aten
 COO, COMPRESSED, DENSE = "SparsePrivateUse1", "SparseCsrPrivateUse1", "PrivateUse1"
 _MATRICES = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc)
 _MULTIPLIED = (torch.float32, torch.float64, torch.complex64, torch.complex128)

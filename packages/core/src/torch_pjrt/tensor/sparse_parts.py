@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-aten = torch.ops.aten
+from torch_pjrt.overloads import aten
 
 BY_ROWS = (torch.sparse_csr, torch.sparse_bsr)
 BY_COLUMNS = (torch.sparse_csc, torch.sparse_bsc)

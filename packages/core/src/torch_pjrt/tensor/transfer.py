@@ -7,6 +7,9 @@ there, by PyTorch.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import jax
 import numpy as np
 import torch
@@ -19,11 +22,16 @@ from torch_pjrt.observe.stops import stop
 from torch_pjrt.run import memory
 from torch_pjrt.run.client import client
 from torch_pjrt.run.sync import materialize
+from torch_pjrt.run.wait import awaited
 from torch_pjrt.run.watch import look
 from torch_pjrt.tensor.buffer import buffer_of, look_of
 from torch_pjrt.tensor.counts import is_counted
 from torch_pjrt.tensor.roomy import RoomyBuffer
 from torch_pjrt.tensor.view import content
+
+# Told of each upload and each read: the value, and what is in it on the host. `replays/traffic.py` listens.
+on_upload: list[Callable[[Value, np.ndarray], None]] = []
+on_read: list[Callable[[Value, np.ndarray], None]] = []
 
 # Of so many integers the host finds the range, in microseconds; from larger tensors the device must.
 _MOST_TO_LOOK_AT = 1 << 16
@@ -44,8 +52,12 @@ def upload(source: torch.Tensor, *, copy: bool = True) -> Value:
     if 0 < host.size <= _MOST_TO_LOOK_AT and host.dtype.kind == "i":
         uploaded = Uploaded.of_array(face, array)
         uploaded.range = (int(host.min()), int(host.max()))
-        return uploaded
-    return Value.of_array(face, array)
+        value: Value = uploaded
+    else:
+        value = Value.of_array(face, array)
+    for listener in on_upload:
+        listener(value, host)
+    return value
 
 
 def download(tensor: torch.Tensor) -> torch.Tensor:
@@ -84,18 +96,26 @@ def host_array(value: Value) -> np.ndarray:
     client()  # raises in a forked process, in which reading may hang
     before = counters.download_s
     with counters.timed("download_s"):
-        try:
-            host = np.asarray(value.array)
-        except jax.errors.JaxRuntimeError as error:
-            memory.raise_if_exhausted(error, "computing what is read")
-            raise
+        host = _read(value.array)
     here = stop()
     here.reads += 1
     here.seconds += counters.download_s - before
     counters.downloads += 1
     counters.downloaded_bytes += host.nbytes
+    for listener in on_read:
+        listener(value, host)
     look()
     return host
+
+
+def _read(array: Any) -> np.ndarray:
+    """The array's content, waited for."""
+    doing = "computing what is read"
+    try:
+        return np.asarray(awaited(array, doing))
+    except jax.errors.JaxRuntimeError as error:
+        memory.raise_if_exhausted(error, doing)
+        raise
 
 
 def face_on_device(source: torch.Tensor, memory_format: torch.memory_format | None = None) -> Face:

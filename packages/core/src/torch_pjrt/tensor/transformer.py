@@ -14,8 +14,8 @@ import torch
 from torch.nn import functional as F
 
 from torch_pjrt.errors import UnsupportedError
+from torch_pjrt.overloads import aten
 
-aten = torch.ops.aten
 Optional = torch.Tensor | None
 
 OF_PAIRS, OF_KEYS, MERGED = 0, 1, 2  # query and key; batch and key; batch, head, query and key

@@ -21,8 +21,13 @@ _LARGE = 1 << 26  # elements: a trial of a call that it refuses
 
 
 # Sizes are among the values of their arguments.
-_SIZES_ARE_VALUES = frozenset(("aten::repeat_interleave", "aten::segment_reduce"))
+_SIZES_ARE_VALUES = frozenset(
+    ("aten::_padded_dense_to_jagged_forward", "aten::repeat_interleave", "aten::segment_reduce")
+)
 
+
+# What kernels ask of strides: memory here has none.
+_ABOUT_STRIDES = ("strides should be multiple of 16 bytes", "Invalid strides/sizes")
 
 # How PyTorch begins to say that it will not write to memory that is used otherwise.
 _OVERLAP = "unsupported operation: "
@@ -42,6 +47,16 @@ def check_small(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     if error is not None:
         raise error
     return True
+
+
+def raise_if_refused(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Raise what the CPU kernel raises for these numbers, whatever the values of the tensors are."""
+    try:
+        error = _tried(op, args, kwargs, _LARGE)
+    except _TooLarge:
+        return
+    if error is not None:
+        raise error
 
 
 def raise_as_on_cpu(
@@ -114,6 +129,7 @@ def _says_nothing(op: Any, refused: Exception) -> bool:
         "overrideable" in op._schema.name
         or op._schema.name in _SIZES_ARE_VALUES
         or isinstance(refused, torch._C._LinAlgError)
+        or str(refused).startswith(_ABOUT_STRIDES)
         or (isinstance(refused, NotImplementedError) and str(refused).startswith("Could not run"))
     )
 

@@ -19,11 +19,12 @@ from torch_pjrt.graph.face import Face, contiguous_face, face_of, storage_extent
 from torch_pjrt.graph.signature import READ, WRITE, InternalOp, NumberSlot, Signature, Slot, intern
 from torch_pjrt.graph.tape import Value, current, origin_on, push
 from torch_pjrt.lowering.window import slide_of
+from torch_pjrt.overloads import aten
 from torch_pjrt.tensor.buffer import Buffer, CountedBuffer, buffer_of, look_of
 from torch_pjrt.tensor.counts import COUNTED, is_counted, recent
 
-_CONJ = torch.ops.aten._conj_physical.default
-_NEG = torch.ops.aten.neg.default
+_CONJ = aten._conj_physical.default
+_NEG = aten.neg.default
 
 _NOTHING: Any = None
 
@@ -116,7 +117,7 @@ def content(buffer: Buffer) -> Value:
     if value is None:
         shape = list(buffer.face.shape)
         out = contiguous_face(buffer.face.shape, buffer.face.dtype)
-        zeros = torch.ops.aten.zeros.default
+        zeros = aten.zeros.default
         signature = intern(zeros, (shape,), {"dtype": buffer.face.dtype}, (), (out,))
         value = buffer.value = push(out, signature.number)
     return value

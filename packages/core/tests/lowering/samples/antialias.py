@@ -7,7 +7,6 @@ import torch
 from check import Sample, sample
 from torch_pjrt.lowering.antialias import ANTIALIASED
 
-aten = torch.ops.aten
 seed = torch.Generator().manual_seed(0)
 
 

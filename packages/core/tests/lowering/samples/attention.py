@@ -14,8 +14,8 @@ import torch
 from check import Sample
 from torch_pjrt import dtypes
 from torch_pjrt.lowering.attention import scaled_dot_product_attention
+from torch_pjrt.overloads import aten
 
-aten = torch.ops.aten
 seed = torch.Generator().manual_seed(0)
 cpu = torch.library.Library("aten", "IMPL")
 forward = aten._scaled_dot_product_fused_attention_overrideable.default

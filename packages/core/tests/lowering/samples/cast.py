@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 
 from check import Sample, sample
-
-aten, prims = torch.ops.aten, torch.ops.prims
+from torch_pjrt.overloads import aten, prims
 
 FLOATS = torch.tensor([-3.7, -1.0, -0.0, 0.0, 0.5, 1.5, 100.25])
 DTYPES = [

@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 
 from check import Sample, sample
-
-aten = torch.ops.aten
+from torch_pjrt.overloads import aten
 
 X = torch.arange(6.0).reshape(2, 3)
 HALF = torch.bfloat16
@@ -61,6 +60,12 @@ SAMPLES: list[Sample] = [
     sample(aten.arange.default, 5, dtype=torch.float32),
     sample(aten.arange.default, 4.5, dtype=torch.int64),
     sample(aten.arange.default, 4.5, dtype=torch.int32),
+    sample(aten.arange.default, 0.5, dtype=torch.int64),
+    sample(aten.arange.start, -1.5, 3, dtype=torch.int64),
+    sample(aten.arange.start, 2.0**53, 2**53 + 5, dtype=torch.int64),
+    sample(aten.arange.start_step, 3.7, -2.2, -1.5, dtype=torch.int64),
+    sample(aten.arange.start_step, 1.9, 5.1, 1.9, dtype=torch.int64),
+    sample(aten.arange.start_step, 1.9, 5.1, 1.9, dtype=torch.int16),
     sample(aten.arange.start, 2, 7),
     sample(aten.arange.start, -1.5, 3),
     sample(aten.arange.start, 300, 310, dtype=HALF),

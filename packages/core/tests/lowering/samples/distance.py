@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from check import Sample, sample
+from torch_pjrt.overloads import aten
 
-aten = torch.ops.aten
 seed = torch.Generator().manual_seed(0)
 
 
@@ -52,6 +52,14 @@ SAMPLES: list[Sample] = [
         normal(2, 6, 4).double(),
         2.0,
         normal(2, 5, 6).double().abs(),
+    ),
+    sample(
+        aten._cdist_backward.default,
+        normal(3, 5, 6),
+        a,
+        b,
+        2.0,
+        aten._cdist_forward.default(a, b, 2.0, 2),
     ),
     *[sample(aten._pdist_forward.default, rows, p) for p in P],
     sample(aten._pdist_forward.default, normal(1, 4)),

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from check import Sample, sample
+from torch_pjrt.overloads import aten
 
-aten = torch.ops.aten
 seed = torch.Generator().manual_seed(0)
 mask = torch.rand(4, 5, generator=seed) < 0.5
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from check import Sample, sample
+from torch_pjrt.overloads import aten
 
-aten = torch.ops.aten
 seed = torch.Generator().manual_seed(0)
 INT32, BF16 = torch.int32, torch.bfloat16
 

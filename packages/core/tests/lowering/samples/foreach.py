@@ -6,8 +6,7 @@ import torch
 
 from check import Sample, sample
 from torch_pjrt.lowering import foreach
-
-aten = torch.ops.aten
+from torch_pjrt.overloads import aten
 
 
 def pair(low: float = 0.1, high: float = 0.9, seed: int = 0) -> list[torch.Tensor]:

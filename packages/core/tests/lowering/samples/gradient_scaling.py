@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from check import Sample, sample
+from torch_pjrt.overloads import aten
 
-aten = torch.ops.aten
 unscale = aten._amp_foreach_non_finite_check_and_unscale.default
 update = aten._amp_update_scale.default
 INF, NAN = float("inf"), float("nan")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from check import Sample, sample
+from torch_pjrt.overloads import aten
 
-aten = torch.ops.aten
 hashed = aten.hash_tensor.default
 X = torch.randn(3, 4, 2, generator=torch.Generator().manual_seed(0))
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from check import Sample, sample
+from check import Sample, is_implemented, sample
+from torch_pjrt.overloads import aten
 
-aten = torch.ops.aten
 seed = torch.Generator().manual_seed(0)
 
 
@@ -26,6 +26,7 @@ def matrix(*shape: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:
 
 singular = torch.zeros(3, 3)
 nothing = torch.empty(2, 0, 0)
+HALF = matrix(3, 4, dtype=torch.float16)
 
 SAMPLES: list[Sample] = [
     *[
@@ -40,7 +41,8 @@ SAMPLES: list[Sample] = [
     sample(aten.linalg_matrix_exp.default, torch.diag(torch.tensor([-1e7, 0.0, 0.0]))),
     sample(aten.linalg_matrix_exp.default, singular),
     sample(aten.linalg_matrix_exp.default, nothing),
-    *[sample(aten.trace.default, matrix(3, 4, dtype=d)) for d in (*DTYPES, torch.float16)],
+    *[sample(aten.trace.default, matrix(3, 4, dtype=d)) for d in DTYPES],
+    *[sample(aten.trace.default, h) for h in (HALF,) if is_implemented(aten.trace.default, h)],
     sample(aten.trace.default, torch.arange(12, dtype=torch.int32).reshape(4, 3)),
     sample(aten.trace.default, torch.full((3, 3), 200, dtype=torch.uint8)),
     sample(aten.trace.default, torch.empty(0, 3)),

@@ -6,8 +6,8 @@ import torch
 
 from check import Sample, sample
 from torch_pjrt import operators
+from torch_pjrt.overloads import aten
 
-aten = torch.ops.aten
 seed = torch.Generator().manual_seed(0)
 
 

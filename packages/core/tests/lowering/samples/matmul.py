@@ -1,12 +1,17 @@
-"""Samples for lowering/matmul.py."""
+"""Samples for lowering/matmul.py.
+
+Products with a dtype of their own have no CPU kernel: here they get one, the product of wider factors.
+"""
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 
 from check import Sample, sample
+from torch_pjrt.overloads import aten
 
-aten = torch.ops.aten
 seed = torch.Generator().manual_seed(0)
 
 
@@ -19,6 +24,27 @@ def whole(*shape: int, dtype: torch.dtype = torch.int64) -> torch.Tensor:
 
 
 nan = torch.full((3, 5), torch.nan)
+cpu = torch.library.Library("aten", "IMPL")
+
+
+def _product(a: Any, b: Any, out_dtype: torch.dtype) -> torch.Tensor:
+    return (a.double() @ b.double()).to(out_dtype)
+
+
+def _sum(x: Any, a: Any, b: Any, out_dtype: torch.dtype, *, beta: Any = 1, alpha: Any = 1) -> Any:
+    product = alpha * (a.double() @ b.double())
+    return (product if beta == 0 else beta * x.double() + product).to(out_dtype)
+
+
+for name, kernel in (("mm", _product), ("bmm", _product), ("addmm", _sum), ("baddbmm", _sum)):
+    cpu.impl(f"{name}.dtype", kernel, "CPU")
+
+NARROW_AND_RESULT = (
+    (torch.bfloat16, torch.float32),
+    (torch.bfloat16, torch.bfloat16),
+    (torch.float16, torch.float32),
+    (torch.float32, torch.float32),
+)
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.complex64)
 
 SAMPLES: list[Sample] = [
@@ -38,6 +64,18 @@ SAMPLES: list[Sample] = [
         torch.ones(2, 3000, dtype=torch.float16),
         torch.ones(3000, 2, dtype=torch.float16),
     ),
+    *[
+        row
+        for dtype, out in NARROW_AND_RESULT
+        for a, b in ((normal(2, 3, 4, dtype=dtype), normal(2, 4, 5, dtype=dtype)),)
+        for row in (
+            sample(aten.mm.dtype, a[0], b[0], out),
+            sample(aten.bmm.dtype, a, b, out),
+            sample(aten.addmm.dtype, normal(5, dtype=out), a[0], b[0], out, beta=0.5, alpha=-2),
+            sample(aten.baddbmm.dtype, normal(2, 3, 5, dtype=dtype), a, b, out, beta=2, alpha=3),
+        )
+    ],
+    sample(aten.addmm.dtype, nan, normal(3, 4), normal(4, 5), torch.float32, beta=0),
     sample(
         aten._int_mm.default,
         whole(32, 16, dtype=torch.int8) * 13,

@@ -7,8 +7,7 @@ from typing import Any
 import torch
 
 from check import Sample, sample
-
-aten = torch.ops.aten
+from torch_pjrt.overloads import aten
 
 
 def pair(seed: int, *, positive: bool = False, dtype: torch.dtype = torch.float32) -> Any:

@@ -7,8 +7,8 @@ import math
 import torch
 
 from check import Sample, sample
+from torch_pjrt.overloads import aten
 
-aten = torch.ops.aten
 generator = torch.Generator().manual_seed(0)
 
 X = torch.cat(
@@ -44,6 +44,7 @@ FORWARD: list[tuple[object, tuple[object, ...]]] = [
     (aten.mish.default, ()),
     (aten.hardshrink.default, ()),
     (aten.softshrink.default, (0.8,)),
+    (aten.softshrink.default, (0.3,)),
 ]
 
 BACKWARD: list[tuple[object, tuple[object, ...]]] = [

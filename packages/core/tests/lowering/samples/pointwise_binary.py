@@ -7,8 +7,7 @@ import math
 import torch
 
 from check import Sample, sample
-
-aten = torch.ops.aten
+from torch_pjrt.overloads import aten
 
 X = torch.tensor([[-7.0, -1.5, 0.0, 0.3], [2.0, 3.5, 7.0, 11.0]])
 Y = torch.tensor([2.0, -0.7, 3.0, 0.25])

@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 
 from check import Sample, sample
-
-aten = torch.ops.aten
+from torch_pjrt.overloads import aten
 
 X = torch.tensor([[-7, -1, 0], [1, 5, 127]])
 Y = torch.tensor([3, 0, 6])

@@ -8,8 +8,7 @@ import torch
 
 from check import Sample, sample
 from torch_pjrt.lowering.pointwise import compare
-
-aten = torch.ops.aten
+from torch_pjrt.overloads import aten
 
 X = torch.tensor([[-1.0, 0.0, 2.0], [math.nan, math.inf, -0.0]])
 Y = torch.tensor([0.0, 0.0, 2.0])

@@ -7,8 +7,7 @@ import math
 import torch
 
 from check import Sample, sample
-
-aten = torch.ops.aten
+from torch_pjrt.overloads import aten
 
 RE = torch.tensor([[1.0, -2.0, 0.0], [0.5, math.nan, -0.0]])
 IM = torch.tensor([0.5, 0.0, -3.0])

@@ -6,8 +6,7 @@ import torch
 
 from check import Sample, sample
 from torch_pjrt.lowering.pointwise.polynomial import POLYNOMIALS
-
-aten = torch.ops.aten
+from torch_pjrt.overloads import aten
 
 X = torch.tensor([-2.5, -1.0, -0.999, -0.4, -0.0, 0.0, 0.3, 0.5, 0.77, 1.0, 1.3, 3.0])
 DEGREES = torch.tensor([[-2.0], [-0.5], [0.0], [1.0], [2.7], [3.0], [5.0], [7.0], [9.0], [12.0]])

@@ -7,8 +7,7 @@ import math
 import torch
 
 from check import Sample, sample
-
-aten = torch.ops.aten
+from torch_pjrt.overloads import aten
 
 ANY = torch.tensor([-3.5, -2.2, -0.6, -0.0, 0.0, 0.3, 1.0, 2.5, 9.0])
 UNIT = torch.tensor([0.0, 0.05, 0.4, 0.5, 0.93, 1.0])
@@ -59,6 +58,10 @@ SAMPLES: list[Sample] = [
     *(sample(op, SPECIAL) for op, _ in UNARY[:7]),
     *(sample(op, a, x) for op in BINARY for a, x in _dtypes(POSITIVE, LARGER)[:2]),
     sample(aten.igamma.default, POSITIVE, torch.tensor([[0.0], [2.0]])),
+    *(
+        sample(op, torch.tensor([2e3, 2e4, 2e4]), torch.tensor([2.01e3, 1.99e4, 2.01e4]))
+        for op in BINARY
+    ),
     *(sample(aten.special_zeta.default, x, q) for x, q in _dtypes(LARGER, POSITIVE)[:2]),
     sample(aten.special_zeta.default, torch.tensor([[1.0], [0.5], [2.0], [2.5], [3.0]]), ANY),
     sample(aten.polygamma.default, 2, torch.tensor([-4.3, -0.5, 0.5])),

@@ -7,8 +7,7 @@ import math
 import torch
 
 from check import Sample, sample
-
-aten = torch.ops.aten
+from torch_pjrt.overloads import aten
 
 X = torch.tensor([[-2.0, 0.5, 3.0], [math.nan, 1.5, -math.inf]])
 Y = torch.tensor([1.0, -1.0, 0.25])

@@ -8,8 +8,7 @@ import torch
 
 from check import Sample, sample
 from torch_pjrt.lowering.pointwise import unary
-
-aten = torch.ops.aten
+from torch_pjrt.overloads import aten
 
 ANY = torch.tensor([-3.5, -2.5, -1.0, -0.5, -0.0, 0.0, 0.3, 0.5, 1.0, 1.5, 2.5, 12.0])
 POSITIVE = torch.tensor([0.0, 1e-3, 0.3, 1.0, 1.5, 2.0, 8.0, 1000.0])

@@ -6,8 +6,7 @@ import torch
 
 from check import Sample, sample
 from torch_pjrt.lowering import prims as rules
-
-aten, prims = torch.ops.aten, torch.ops.prims
+from torch_pjrt.overloads import prims
 
 X = torch.tensor([[0.1, 0.3, 0.6], [0.2, 0.5, 0.9]])
 Y = torch.tensor([[0.4, 0.2, 0.9], [1.3, 2.0, 0.1]])

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from check import Sample, sample
+from torch_pjrt.overloads import aten
 
-aten = torch.ops.aten
 tensor = aten.fake_quantize_per_tensor_affine_cachemask.default
 tensors = aten._fake_quantize_per_tensor_affine_cachemask_tensor_qparams.default
 channel = aten.fake_quantize_per_channel_affine_cachemask.default

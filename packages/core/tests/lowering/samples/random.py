@@ -13,8 +13,8 @@ import torch
 
 from check import Sample, sample
 from torch_pjrt import operators
+from torch_pjrt.overloads import aten
 
-aten = torch.ops.aten
 N = 20_000
 BF16 = torch.bfloat16
 Test = Callable[[torch.Tensor], None]

@@ -7,8 +7,8 @@ import math
 import torch
 
 from check import Sample, sample
+from torch_pjrt.overloads import aten
 
-aten = torch.ops.aten
 generator = torch.Generator().manual_seed(0)
 
 X = torch.randn(3, 4, 5, generator=generator)

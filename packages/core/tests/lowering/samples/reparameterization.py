@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from check import Sample
+from torch_pjrt.overloads import aten
 
-aten = torch.ops.aten
 seed = torch.Generator().manual_seed(0)
 FITTED = "PyTorch's kernel is a fitted approximation, good to a thousandth"
 

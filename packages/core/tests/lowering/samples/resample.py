@@ -8,8 +8,8 @@ import torch
 
 from check import Sample, sample
 from torch_pjrt.lowering.resample import NEAREST, SMOOTH
+from torch_pjrt.overloads import aten
 
-aten = torch.ops.aten
 seed = torch.Generator().manual_seed(0)
 BF16 = torch.bfloat16
 

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from check import Sample, sample
+from torch_pjrt.overloads import aten
 
-aten = torch.ops.aten
 seed = torch.Generator().manual_seed(0)
 
 
@@ -20,7 +20,7 @@ def normal(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
 def rows(data: torch.Tensor, **options: Any) -> list[Sample]:
     forward, backward = aten.segment_reduce.default, aten._segment_reduce_backward.default
     result: list[Sample] = []
-    for reduce in ("sum", "mean", "max", "min", "prod"):
+    for reduce in ("sum", "mean", "max", "min", "prod", "amax", "amin"):
         for initial in (None, 0.5):
             call = options | {"initial": initial}
             output = forward(data, reduce, **call)

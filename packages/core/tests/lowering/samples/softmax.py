@@ -7,8 +7,8 @@ from dataclasses import replace
 import torch
 
 from check import Sample, sample
+from torch_pjrt.overloads import aten
 
-aten = torch.ops.aten
 generator = torch.Generator().manual_seed(0)
 
 X = 3 * torch.randn(4, 3, 5, generator=generator)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 
 from check import Sample, sample
-
-aten = torch.ops.aten
+from torch_pjrt.overloads import aten
 
 SAMPLES: list[Sample] = [
     *(sample(aten.kaiser_window.default, n) for n in (0, 1, 2, 9)),

@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 
+from torch_pjrt.overloads import aten
 from torch_pjrt.tensor.padding import highest, lowest
 from torch_pjrt_dynamo.operators import recorded
 from torch_pjrt_dynamo.padded.dims import Dim, NotProvable, is_padded
 from torch_pjrt_dynamo.padded.sized import Call, Sized, one_factor, only, volume, wide
 
-aten = torch.ops.aten
 Fill = float | Callable[[torch.dtype, Any], float]
 
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
+from torch_pjrt.overloads import aten
 from torch_pjrt_dynamo.operators import recorded
 from torch_pjrt_dynamo.padded.dims import Dim
 from torch_pjrt_dynamo.padded.pointwise import broadcast
 from torch_pjrt_dynamo.padded.sized import Call, Sized, only, volume, wide
 
-aten = torch.ops.aten
 _COMPARED = "self", "target", "weight", "pos_weight"
 _NONE, _MEAN = 0, 1  # PyTorch's numbers of ways to reduce
 

@@ -6,13 +6,12 @@ from typing import Any
 
 import torch
 
+from torch_pjrt.overloads import aten
 from torch_pjrt.tensor.padding import is_pointwise
 from torch_pjrt_dynamo.operators import recorded
 from torch_pjrt_dynamo.padded.arithmetic import number
 from torch_pjrt_dynamo.padded.dims import Dim, NotProvable
 from torch_pjrt_dynamo.padded.sized import Call, Size, Sized, wide
-
-aten = torch.ops.aten
 
 # The overload that takes a tensor where another takes a number.
 _WITH_TENSOR: dict[Any, tuple[Any, str]] = {

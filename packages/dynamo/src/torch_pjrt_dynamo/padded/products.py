@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
+from torch_pjrt.overloads import aten
 from torch_pjrt_dynamo.padded.dims import Dim, NotProvable
 from torch_pjrt_dynamo.padded.pointwise import broadcast
 from torch_pjrt_dynamo.padded.sized import Call, Sized, only
-
-aten = torch.ops.aten
 
 
 def product(a: str, b: str, added: str | None = None) -> Any:

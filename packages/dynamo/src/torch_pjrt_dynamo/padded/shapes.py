@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from torch_pjrt.overloads import aten
 from torch_pjrt_dynamo.operators import recorded
 from torch_pjrt_dynamo.padded.arithmetic import number
 from torch_pjrt_dynamo.padded.dims import (
@@ -20,7 +21,6 @@ from torch_pjrt_dynamo.padded.dims import (
 )
 from torch_pjrt_dynamo.padded.sized import Call, Size, Sized, one_factor, only
 
-aten = torch.ops.aten
 _FAR = 1 << 62  # PyTorch's name for "to the end" is near it
 
 

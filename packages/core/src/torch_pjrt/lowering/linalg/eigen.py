@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import jax
 import numpy as np
-import torch
 from jax import lax
 
 from torch_pjrt.lowering.linalg.decompose import adjoint, real_dtype
 from torch_pjrt.lowering.table import LoweringTable
+from torch_pjrt.overloads import aten
 
 Array = jax.Array
 
-aten = torch.ops.aten
 table = LoweringTable("linalg.eigen")
 
 

@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import jax.scipy.linalg
 import numpy as np
-import torch
 from jax import lax
 
 from torch_pjrt.lowering.dims import along, wrapped
@@ -14,10 +13,10 @@ from torch_pjrt.lowering.linalg.decompose import lu_factored, real_dtype, transp
 from torch_pjrt.lowering.promote import opmath
 from torch_pjrt.lowering.rearrange import roll
 from torch_pjrt.lowering.table import LoweringTable
+from torch_pjrt.overloads import aten
 
 Array = jax.Array
 
-aten = torch.ops.aten
 table = LoweringTable("linalg.matrix")
 
 # A norm up to which the approximation of the exponential is exact to the last digit.

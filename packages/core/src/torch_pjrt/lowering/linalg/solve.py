@@ -11,7 +11,6 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
-import torch
 from jax import lax
 
 from torch_pjrt.lowering.dims import INT64
@@ -27,10 +26,10 @@ from torch_pjrt.lowering.linalg.decompose import (
 from torch_pjrt.lowering.rearrange import tril, triu
 from torch_pjrt.lowering.scatter import taken_along
 from torch_pjrt.lowering.table import LoweringTable
+from torch_pjrt.overloads import aten
 
 Array = jax.Array
 
-aten = torch.ops.aten
 table = LoweringTable("linalg.solve")
 
 HIGHEST = lax.Precision.HIGHEST

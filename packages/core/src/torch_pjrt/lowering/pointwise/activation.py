@@ -11,7 +11,6 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from jax import lax
 
 from torch_pjrt.lowering.cast import cast
@@ -24,8 +23,9 @@ from torch_pjrt.lowering.pointwise.rows import (
 )
 from torch_pjrt.lowering.promote import Array
 from torch_pjrt.lowering.table import LoweringTable, Rule
+from torch_pjrt.lowering.versions import SOFTSHRINK_ROUNDS_LAMBD
+from torch_pjrt.overloads import aten
 
-aten = torch.ops.aten
 table = LoweringTable("pointwise.activation")
 
 
@@ -280,13 +280,14 @@ def hardshrink(x: Array, lambd: Any = 0.5) -> Array:
     return select(inside, constant(0, x), x)
 
 
-@_lowers(aten.softshrink.default)
+@table.lowers(aten.softshrink.default)
 def softshrink(x: Array, lambd: Any = 0.5) -> Array:
     """Drawn towards 0 by `lambd`, and no further."""
-    lambd = cast(lambd, x.dtype)
+    (x, lambd), dtype = wide_operands([x, lambd], exact_numbers=not SOFTSHRINK_ROUNDS_LAMBD)
     above, below = lax.gt(x, lambd), lax.lt(x, lax.neg(lambd))
     zero = lax.mul(x, constant(0, x))  # nan stays nan
-    return select(above, lax.sub(x, lambd), select(below, lax.add(x, lambd), zero))
+    drawn = select(above, lax.sub(x, lambd), select(below, lax.add(x, lambd), zero))
+    return rounded(drawn, dtype)
 
 
 @_lowers(aten.hardshrink_backward.default, tensors=2)

@@ -10,15 +10,14 @@ import math
 from collections.abc import Callable, Sequence
 
 import jax.numpy as jnp
-import torch
 from jax import lax
 
 from torch_pjrt.lowering.pointwise import cephes
 from torch_pjrt.lowering.pointwise.rows import Compute, wide_row
 from torch_pjrt.lowering.promote import Array, Promote
 from torch_pjrt.lowering.table import LoweringTable
+from torch_pjrt.overloads import aten
 
-aten = torch.ops.aten
 table = LoweringTable("pointwise.bessel")
 
 Coefficients = Sequence[float]

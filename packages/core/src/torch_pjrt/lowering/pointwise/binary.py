@@ -6,7 +6,6 @@ import math
 from typing import Any
 
 import jax.numpy as jnp
-import torch
 from jax import lax
 
 from torch_pjrt.lowering.cast import cast
@@ -22,11 +21,11 @@ from torch_pjrt.lowering.pointwise.rows import (
     wide_operands,
     wide_row,
 )
-from torch_pjrt.lowering.pointwise.unary import is_exact, isnan, round_half_even, signbit, trunc
+from torch_pjrt.lowering.pointwise.unary import is_exact, isnan, signbit, trunc
 from torch_pjrt.lowering.promote import Array, Promote, is_number
 from torch_pjrt.lowering.table import LoweringTable
+from torch_pjrt.overloads import aten
 
-aten = torch.ops.aten
 table = LoweringTable("pointwise.binary")
 
 FLOAT = Promote.INT_TO_FLOAT
@@ -66,7 +65,7 @@ def rsub(x: Any, other: Any, alpha: Any = 1) -> Array:
 @table.lowers(aten.mul.Tensor, aten.mul.Scalar)
 def mul(x: Any, other: Any) -> Array:
     """Of half tensors and a number, in float32: the number is not rounded to half first."""
-    if not (is_number(x) or is_number(other)):
+    if not (is_number(x) or is_number(other) or (other.ndim == 0 and x.ndim > 0)):
         return _times(*operands([x, other])[0])
     arrays, dtype = wide_operands([x, other], exact_numbers=True)
     return rounded(_times(*arrays), dtype)
@@ -103,7 +102,8 @@ def floor_divide(x: Any, other: Any) -> Array:
 def _floor_quotient(x: Array, y: Array) -> Array:
     """The quotient that belongs to `_modulo`: `x == y * quotient + modulo`, as in Python.
 
-    Not `floor(x / y)`: the division could round up to the next whole number.
+    Not `floor(x / y)`: the division could round up to the next whole number. A quotient between two whole
+    numbers, as large ones are that were rounded, belongs to the lower.
     """
     zero = constant(0, x)
     if is_exact(x):
@@ -115,7 +115,10 @@ def _floor_quotient(x: Array, y: Array) -> Array:
     rest, exact, one = lax.rem(x, y), lax.div(x, y), constant(1, x)
     quotient = lax.div(lax.sub(x, rest), y)
     below = lax.bitwise_and(lax.ne(rest, zero), lax.ne(lax.lt(rest, zero), lax.lt(y, zero)))
-    quotient = round_half_even(select(below, lax.sub(quotient, one), quotient))
+    quotient = select(below, lax.sub(quotient, one), quotient)
+    whole = lax.floor(quotient)
+    is_more = lax.gt(lax.sub(quotient, whole), constant(0.5, x))
+    quotient = select(is_more, lax.add(whole, one), whole)
     signed_zero = _copysign(lax.full_like(quotient, 0), exact)
     quotient = select(lax.eq(quotient, zero), signed_zero, quotient)
     return select(lax.eq(y, zero), exact, quotient)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import torch
 from jax import lax
 
 from torch_pjrt.lowering.pointwise.rows import Compute, constant, filled, row, select
 from torch_pjrt.lowering.promote import Array
 from torch_pjrt.lowering.table import LoweringTable
+from torch_pjrt.overloads import aten
 
-aten = torch.ops.aten
 table = LoweringTable("pointwise.bitwise")
 
 

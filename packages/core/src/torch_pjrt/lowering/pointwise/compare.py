@@ -5,15 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import jax.numpy as jnp
-import torch
 from jax import lax
 
 from torch_pjrt.lowering.cast import cast
 from torch_pjrt.lowering.pointwise.rows import Compute, matched, row
 from torch_pjrt.lowering.promote import Array
 from torch_pjrt.lowering.table import LoweringTable, Rule
+from torch_pjrt.overloads import aten
 
-aten = torch.ops.aten
 table = LoweringTable("pointwise.compare")
 
 COMPARE = [

@@ -8,15 +8,14 @@ from __future__ import annotations
 import math
 
 import jax.numpy as jnp
-import torch
 from jax import lax
 
 from torch_pjrt.lowering.pointwise.rows import constant, filled, operands, row, select
 from torch_pjrt.lowering.pointwise.unary import isnan
 from torch_pjrt.lowering.promote import Array, Promote
 from torch_pjrt.lowering.table import LoweringTable
+from torch_pjrt.overloads import aten
 
-aten = torch.ops.aten
 table = LoweringTable("pointwise.complex")
 
 

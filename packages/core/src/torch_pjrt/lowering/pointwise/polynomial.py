@@ -14,15 +14,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax.numpy as jnp
-import torch
 from jax import lax
 
 from torch_pjrt.lowering.pointwise.rows import filled, rounded, wide_operands
 from torch_pjrt.lowering.pointwise.unary import isnan, trunc
 from torch_pjrt.lowering.promote import Array, Promote
 from torch_pjrt.lowering.table import LoweringTable, Rule
+from torch_pjrt.overloads import aten
 
-aten = torch.ops.aten
 table = LoweringTable("pointwise.polynomial")
 
 First = Callable[[Array], Array]

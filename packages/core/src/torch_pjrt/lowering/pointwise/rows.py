@@ -57,13 +57,18 @@ def wide_operands(
 ) -> tuple[list[Array], np.dtype]:
     """`operands`, but half ones are in float32; the dtype is still the one to round to.
 
-    A number is rounded to half on the way, unless `exact_numbers`: PyTorch has ops of both sorts.
+    A number is rounded to half on the way, unless `exact_numbers`: PyTorch has ops of both sorts. There a
+    0-d tensor after one with dims counts as a number.
     """
     dtype = dtypes.to_jax(computed_in(result_type(*values), kind))
     wide = opmath(dtype)
     if wide == dtype:
         return matched([cast(x, dtype) for x in values]), dtype
-    exact = [exact_numbers and is_number(x) for x in values]
+    has_dims = not is_number(values[0]) and values[0].ndim > 0
+    exact = [
+        exact_numbers and (is_number(x) or (has_dims and x.ndim == 0 and x.dtype.kind == "f"))
+        for x in values
+    ]
     return matched(
         [cast(x if keep else cast(x, dtype), wide) for x, keep in zip(values, exact, strict=True)]
     ), dtype

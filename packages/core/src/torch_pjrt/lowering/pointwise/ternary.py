@@ -6,7 +6,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import torch
 from jax import lax
 
 from torch_pjrt.lowering.cast import cast
@@ -20,8 +19,8 @@ from torch_pjrt.lowering.pointwise.rows import (
 )
 from torch_pjrt.lowering.promote import Array
 from torch_pjrt.lowering.table import LoweringTable
+from torch_pjrt.overloads import aten
 
-aten = torch.ops.aten
 table = LoweringTable("pointwise.ternary")
 
 

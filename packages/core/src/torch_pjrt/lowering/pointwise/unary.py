@@ -11,7 +11,6 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-import torch
 from jax import lax
 
 from torch_pjrt.lowering.pointwise.rows import (
@@ -26,8 +25,8 @@ from torch_pjrt.lowering.pointwise.rows import (
 )
 from torch_pjrt.lowering.promote import Array, Promote
 from torch_pjrt.lowering.table import LoweringTable
+from torch_pjrt.overloads import aten
 
-aten = torch.ops.aten
 table = LoweringTable("pointwise.unary")
 
 
@@ -68,10 +67,11 @@ def _isinf(x: Array) -> Array:
 
 
 def _sign(x: Array) -> Array:
-    """Not `lax.sign`: the sign of nan is 0."""
+    """Not `lax.sign`: the sign of nan is 0, and so is that of -0."""
     if is_exact(x):
         return lax.sign(x)
-    return select(isnan(x), constant(0, x), lax.sign(x))
+    has_sign = lax.gt(lax.abs(x), constant(0, x))
+    return select(has_sign, lax.sign(x), constant(0, x))
 
 
 def _sgn(x: Array) -> Array:

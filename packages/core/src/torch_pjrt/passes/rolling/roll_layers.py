@@ -14,6 +14,7 @@ from torch_pjrt.graph.graph import Graph, Node
 from torch_pjrt.graph.signature import READ
 from torch_pjrt.passes.rolling.detection import Repetition, repetitions
 from torch_pjrt.passes.rolling.emission import with_loops
+from torch_pjrt.passes.rolling.gradients import with_places_as_numbers
 from torch_pjrt.passes.rolling.wiring import Carried, Each, Inputs, Wiring, wired
 from torch_pjrt.passes.runner import Stage
 from torch_pjrt.settings import settings
@@ -40,6 +41,9 @@ class Where:
 # What `settings.roll_layers` may say, beside "off". Measured on CPU: docs/rolled-layers.md.
 _ANY = float("inf")
 WHERE = {"auto": Where(12, 128, 2**20, 2**19), "on": Where(3, 8, _ANY, _ANY)}
+# The same for a recurrence: turns that carry something on and are given no weights of their own, as those
+# over the places of a sequence. Nothing is stacked for them, and written out XLA compiles them slowly.
+WHERE_RECURRENT = {"auto": Where(8, 48, 2**20, _ANY), "on": WHERE["on"]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,20 +89,21 @@ class RollLayers:
 
     def plan(self, graph: Graph) -> Plan | None:
         """What this pass would do to a graph; None where nothing repeats, or nothing is wanted."""
-        where = WHERE.get(settings.roll_layers)
-        if where is None or len(graph.nodes) <= WHERE["on"].saved:
+        mode = settings.roll_layers
+        if mode not in WHERE or len(graph.nodes) <= WHERE["on"].saved:
             return None
+        graph = with_places_as_numbers(graph, WHERE["on"].turns)
         graph = _with_reads_at_their_makers(graph)
         found = repetitions([node.signature.number for node in graph.nodes], WHERE["on"].turns)
         if not found:
             return None
         plan = Plan(graph, Inputs(graph))
-        _choose(found, plan, where)
+        _choose(found, plan, mode)
         plan.wirings.sort(key=lambda wiring: wiring.start)
         return plan
 
 
-def _choose(found: list[Repetition], plan: Plan, where: Where) -> None:
+def _choose(found: list[Repetition], plan: Plan, mode: str) -> None:
     """Take those that save most, where they overlap."""
     waiting = [*reversed(found)]
     while waiting:
@@ -112,7 +117,7 @@ def _choose(found: list[Repetition], plan: Plan, where: Where) -> None:
                 plan.refused.append(_refused(repetition, plan, "its turns are wired differently"))
             waiting.append(replace(repetition, period=2 * repetition.period))
         else:
-            why = _objection(wiring, plan, where)
+            why = _objection(wiring, plan, mode)
             if why is None:
                 plan.wirings.append(wiring)
             else:
@@ -123,10 +128,11 @@ def _choose(found: list[Repetition], plan: Plan, where: Where) -> None:
         waiting.sort(key=lambda r: (r.saved, -r.period, -r.start))
 
 
-def _objection(wiring: Wiring, plan: Plan, where: Where) -> str | None:
+def _objection(wiring: Wiring, plan: Plan, mode: str) -> str | None:
+    made, given = _bytes_of_a_turn(wiring, plan)
+    where = (WHERE_RECURRENT if _carries(wiring) and not given else WHERE)[mode]
     if wiring.turns < where.turns:
         return f"it has {wiring.turns} turns; a loop pays from {where.turns} on"
-    made, given = _bytes_of_a_turn(wiring, plan)
     if made > where.made_bytes:
         return f"a turn reads {made:,} bytes that are saved for it; a loop pays up to {where.made_bytes:,}"
     if given > where.given_bytes:
@@ -139,12 +145,15 @@ def _objection(wiring: Wiring, plan: Plan, where: Where) -> str | None:
 def _bytes_of_a_turn(wiring: Wiring, plan: Plan) -> tuple[int, int]:
     """What a turn reads for it alone: of what the program makes, and of what it is given."""
     each = {source.values for source in wiring.sources if isinstance(source, Each)}
-    carries = any(isinstance(source, Carried) for source in wiring.sources)
     faces = plan.graph.faces()
     nbytes = {v: faces[v].numel * faces[v].dtype.itemsize for values in each for v in values}
     made = sum(n for v, n in nbytes.items() if v >= 0)
-    given = sum(n for v, n in nbytes.items() if v < 0) if carries else 0
+    given = sum(n for v, n in nbytes.items() if v < 0) if _carries(wiring) else 0
     return made // wiring.turns, given // wiring.turns
+
+
+def _carries(wiring: Wiring) -> bool:
+    return any(isinstance(source, Carried) for source in wiring.sources)
 
 
 def _refused(what: Repetition | Wiring, plan: Plan, why: str) -> Refused:

@@ -1,0 +1,61 @@
+"""What is done once a module of PyTorch's has been imported, without importing it.
+
+Dynamo and Inductor take seconds to import, and most processes never do.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
+from typing import Any
+
+Then = Callable[[Any], None]
+
+
+def after_import(name: str, then: Then) -> None:
+    """Call `then` with the module now, or when it is imported. `then` must not raise."""
+    module = sys.modules.get(name)
+    if module is not None:
+        then(module)
+    else:
+        sys.meta_path.insert(0, _Watch(name, then))
+
+
+class _Watch(MetaPathFinder):
+    """Sees the import of one module, and is gone then."""
+
+    def __init__(self, name: str, then: Then) -> None:
+        self._name = name
+        self._then = then
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname != self._name:
+            return None
+        sys.meta_path.remove(self)
+        spec = PathFinder.find_spec(fullname, path, target)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _ThenTell(spec.loader, self._then)
+        return spec
+
+
+class _ThenTell(Loader):
+    """Loads as another loader does, and leaves no trace of itself."""
+
+    def __init__(self, loader: Any, then: Then) -> None:
+        self._loader = loader
+        self._then = then
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__loader__ = self._loader
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader
+        self._loader.exec_module(module)
+        self._then(module)

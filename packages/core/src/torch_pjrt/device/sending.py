@@ -1,0 +1,38 @@
+"""Tensors sent to another process (`torch.multiprocessing`): their content goes by way of the CPU.
+
+PyTorch would share the memory of a CPU tensor, or that of a GPU. Here the receiver gets a copy on its own
+device, which it starts if it must: what one process writes then, the other does not see.
+"""
+
+from __future__ import annotations
+
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
+
+import torch
+from torch.multiprocessing import reductions
+
+_registered = False
+
+
+def install() -> None:
+    """Register it; does nothing the second time."""
+    global _registered
+    if not _registered:
+        ForkingPickler.register(torch.UntypedStorage, _reduce)
+        _registered = True
+
+
+def _reduce(storage: Any) -> Any:
+    if storage.device.type != "pjrt":
+        return reductions.reduce_storage(storage)
+    return received, (storage.cpu(),)
+
+
+def received(host: torch.UntypedStorage) -> torch.UntypedStorage:
+    """In the other process: the storage on the device there."""
+    from torch_pjrt.device.storages import from_cpu
+    from torch_pjrt.tensor.registry import register_all
+
+    register_all()
+    return from_cpu(host)

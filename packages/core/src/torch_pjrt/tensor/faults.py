@@ -1,0 +1,234 @@
+"""Values that an operator refuses: chances over 1, a divisor of 0, a matrix of nans.
+
+The CPU looks at them during the call. The device looks while it runs, as it does for places out of range
+(`tensor/bounds.py`): the error comes with the next read or `synchronize()`. An operator is a row of `FAULTS`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+
+from torch_pjrt import operators
+from torch_pjrt.graph.tape import Uploaded
+from torch_pjrt.observe.causes import because
+from torch_pjrt.overloads import aten
+from torch_pjrt.run.watch import Refusal
+from torch_pjrt.tensor import record
+from torch_pjrt.tensor.bounds import Places, known_to_be_inside, watch
+from torch_pjrt.tensor.buffer import buffer_of, is_pjrt
+from torch_pjrt.tensor.schema import functional_of
+from torch_pjrt.tensor.transfer import host_view
+
+Given = dict[str, Any]
+
+
+class Fault(NamedTuple):
+    """A tensor without faults of a kind (`operators.FAULTS`), or a refusal of the first one (from 1 on)."""
+
+    tensor: torch.Tensor
+    kind: str
+    refusal: Refusal
+
+
+Row = Callable[[Given], Iterator[Fault | Places]]
+
+_NO_CHANCE = (
+    "Expected p_in >= 0 && p_in <= 1 to be true, but got false.  (Could this error message be improved?  "
+    "If so, please report an enhancement request to PyTorch.)"
+)
+
+
+def _each(*rows: tuple[str, str, str]) -> Row:
+    """By name of the argument: the kind of fault, and PyTorch's text."""
+
+    def faults(given: Given) -> Iterator[Fault]:
+        for name, kind, text in rows:
+            yield Fault(given[name], kind, lambda _, text=text: RuntimeError(text))
+
+    return faults
+
+
+def _no_division(_: int) -> Exception:
+    return RuntimeError("ZeroDivisionError")
+
+
+def _divisor(given: Given) -> Iterator[Fault]:
+    x, other = given["self"], given["other"]
+    if given.get("rounding_mode", "floor") is None or not is_pjrt(other):
+        return
+    if _is_whole(x) and _is_whole(other) and not _is_known_not_to_be_zero(other):
+        yield Fault(other, "zero", _no_division)
+
+
+def _is_whole(x: Any) -> bool:
+    if isinstance(x, torch.Tensor):
+        return not (x.dtype.is_floating_point or x.dtype.is_complex)
+    return isinstance(x, int)
+
+
+def _is_known_not_to_be_zero(x: torch.Tensor) -> bool:
+    """Whether the host knows it. Raises if it knows the contrary."""
+    value = buffer_of(x).value
+    if not isinstance(value, Uploaded) or value.face.dtype != x.dtype:
+        return False
+    if value.range[0] > 0 or value.range[1] < 0:
+        return True
+    with because("a check of divisors"):
+        if (host_view(x) == 0).any():
+            raise _no_division(0)
+    return True
+
+
+def _lengths(given: Given) -> Iterator[Fault | Places]:
+    lengths, data = given.get("lengths"), given["data"]
+    if lengths is None or given.get("unsafe", False):
+        return
+    size = data.shape[lengths.ndim - 1]
+    text = (
+        "segment_reduce(): Expected all rows of lengths along axis to sum to "
+        "data.size(lengths.dim()-1) when !unsafe."
+    )
+    negative = "lengths contains negative value!"
+    yield Fault(lengths, "less than 0", lambda _: RuntimeError(negative))
+    yield Places(lengths.sum(-1), size, size + 1, lambda _: RuntimeError(text))
+
+
+def _marked(given: Given) -> Iterator[Places]:
+    """As many elements as the mask marks; nothing to look at where there are enough for all."""
+    mask, source = given["mask"], given["source"]
+    shape = torch.broadcast_shapes(given["self"].shape, mask.shape)
+    if source.numel() < math.prod(shape) and mask.dtype == torch.bool:
+        text = "Number of elements of source < number of ones in mask"
+        marked = mask.expand(shape).sum()
+        yield Places(marked, 0, source.numel() + 1, lambda _: RuntimeError(text))
+
+
+def _of_batch(x: torch.Tensor, which: int) -> str:
+    return f"(Batch element {which}): " if x.ndim > 2 else ""
+
+
+def _spectrum(name: str, kind: str, argument: str, text: str, error: type[Exception]) -> Row:
+    """Matrices that LAPACK does not take; `which` of a batch stands before the text."""
+
+    def faults(given: Given) -> Iterator[Fault]:
+        x = given[argument]
+
+        def refusal(found: int) -> Exception:
+            return error(f"{name}: {_of_batch(x, found - 1)}{text}")
+
+        yield Fault(x, kind, refusal)
+
+    return faults
+
+
+def _symmetric(given: Given) -> Iterator[Fault]:
+    """Only one triangle is read. LAPACK finds nothing wrong with matrices of two rows."""
+    x = given["A"]
+    n = x.shape[-1]
+    if n < 3:
+        return
+    code = n - 1 if given.get("compute_v", True) else n - 2
+    triangle = "below" if given.get("UPLO", "L").upper() == "L" else "above"
+
+    def refusal(found: int) -> Exception:
+        return torch.linalg.LinAlgError(
+            f"linalg.eigh: {_of_batch(x, found - 1)}The algorithm failed to converge because the "
+            f"input matrix is ill-conditioned or has too many repeated eigenvalues (error code: {code})."
+        )
+
+    yield Fault(x, f"nan {triangle} the diagonal", refusal)
+
+
+def _inverse_of_triangle(given: Given) -> Iterator[Fault]:
+    x = given["self"]
+    n = x.shape[-1]
+
+    def refusal(found: int) -> Exception:
+        which, place = divmod(found - 1, n)
+        return torch.linalg.LinAlgError(
+            f"cholesky_inverse: {_of_batch(x, which)}The diagonal element {place + 1} is zero, the inversion "
+            "could not be completed because the input matrix is singular."
+        )
+
+    if n:
+        yield Fault(x, "zero on the diagonal", refusal)
+
+
+_bernoulli_by_self = _each(("self", "no chance", _NO_CHANCE))
+_deviations = _each(("std", "less than 0", "normal expects all elements of std >= 0.0"))
+_eig = _spectrum(
+    "torch.linalg.eig",
+    "not finite in a matrix",
+    "self",
+    "input tensor should not contain infs or NaNs.",
+    RuntimeError,
+)
+
+#   functional overload                 what it refuses
+FAULTS: dict[Any, Row] = {
+    aten._linalg_eigh.default: _symmetric,
+    aten._linalg_eigvals.default: _eig,
+    aten._linalg_svd.default: _spectrum(
+        "linalg.svd",
+        "nan in a matrix",
+        "A",
+        "The algorithm failed to converge because the input matrix contained non-finite values.",
+        torch.linalg.LinAlgError,
+    ),
+    aten.bernoulli.Tensor: _each(("p", "no chance", _NO_CHANCE)),
+    aten.bernoulli.default: _bernoulli_by_self,
+    aten.binary_cross_entropy.default: _each(
+        ("self", "no chance", "all elements of input should be between 0 and 1"),
+        ("target", "no chance", "all elements of target should be between 0 and 1"),
+    ),
+    aten.cholesky_inverse.default: _inverse_of_triangle,
+    aten.div.Tensor_mode: _divisor,
+    aten.floor_divide.default: _divisor,
+    aten.fmod.Tensor: _divisor,
+    aten.linalg_eig.default: _eig,
+    aten.masked_scatter.default: _marked,
+    aten.normal.Tensor_Tensor: _deviations,
+    aten.normal.float_Tensor: _deviations,
+    aten.poisson.default: _each(
+        ("self", "less than 0", "invalid Poisson rate, expected rate to be non-negative")
+    ),
+    aten.remainder.Scalar_Tensor: _divisor,
+    aten.remainder.Tensor: _divisor,
+    aten.segment_reduce.default: _lengths,
+}
+
+
+def looked_at(op: Any, kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """The kernel of `op`, which has the device look at the values, if it refuses some."""
+    functional = functional_of(op) if op._schema.is_mutable else op
+    faults_of = FAULTS.get(functional)
+    if faults_of is None:
+        return kernel
+    names = [a.name for a in op._schema.arguments]
+    writes = op._schema.is_mutable
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        given = {**dict(zip(names, args, strict=False)), **kwargs}
+        result = None if writes else kernel(*args, **kwargs)  # which may raise
+        unknown = list(_unknown(faults_of(given)))
+        if writes:  # to what is looked at, perhaps
+            result = kernel(*args, **kwargs)
+        for places in unknown:
+            watch(places)
+        return result
+
+    return run
+
+
+def _unknown(faults: Iterator[Fault | Places]) -> Iterator[Places]:
+    for fault in faults:
+        if isinstance(fault, Places):
+            if not known_to_be_inside(fault):
+                yield fault
+        elif is_pjrt(fault.tensor) and fault.tensor.numel():
+            found = record.call(operators.fault, (fault.tensor, fault.kind), {})
+            yield Places(found, 0, 1, fault.refusal)

@@ -1,0 +1,94 @@
+"""Where there is no room the error is PyTorch's, the process goes on, and what was there before is whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import torch_pjrt
+from torch_pjrt.errors import LostValue
+from torch_pjrt.run import memory
+
+pjrt: Any = torch.pjrt  # type: ignore[attr-defined]
+N = 200_000  # N x N floats are 160 GB
+
+
+def columns() -> tuple[torch.Tensor, torch.Tensor]:
+    a, b = torch.ones(N, 1, device="pjrt"), torch.ones(1, N, device="pjrt")
+    torch_pjrt.sync()
+    return a, b
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda c: c[0, 0].item(),
+        lambda c: c.cpu(),
+        str,
+        lambda c: torch_pjrt.sync(),
+        lambda c: pjrt.synchronize(),
+        torch_pjrt.to_jax,
+        lambda c: c.__dlpack__(),
+        lambda c: c.clone().tolist(),
+        lambda c: c.add_(1).cpu(),
+    ],
+)
+def test_product_without_room_is_an_error_and_the_process_goes_on(
+    use: Callable[[torch.Tensor], object],
+) -> None:
+    a, b = columns()
+
+    with pytest.raises(torch.OutOfMemoryError, match="ran out of memory"):
+        use(a @ b)
+
+    assert pjrt.memory_allocated() < 1 << 32
+    assert pjrt.max_memory_allocated() > 0
+    assert "held by" in pjrt.memory_summary()
+    assert str(torch_pjrt.report())
+    assert (a + 1).sum().item() == 2 * N
+
+
+def test_array_that_failed_can_be_asked_counted_and_dropped() -> None:
+    import jax
+
+    a, b = (torch_pjrt.to_jax(x) for x in columns())
+    failed = jax.jit(lambda a, b: a @ b)(a, b)
+    x = torch_pjrt.from_jax(failed)
+
+    for look in (x.cpu, x.__dlpack__, (x + 1)[0, 0].item, x.clone().tolist, x.tolist):
+        with pytest.raises((torch.OutOfMemoryError, LostValue)):
+            look()
+    del look
+    held = pjrt.memory_allocated()
+    assert held < 1 << 32
+    assert all(array is not failed for array, _ in memory.live_arrays())
+    del x, failed
+    assert torch.ones(3, device="pjrt").sum().item() == 3
+
+
+@pytest.mark.parametrize("how", ["plain", "captured"])
+def test_parameters_written_in_place_are_whole_without_room(how: str) -> None:
+    a, b = columns()
+    p = torch.ones(1000, device="pjrt")
+
+    def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        p.add_(1)
+        return (x @ y).sort(dim=0).values
+
+    run = torch_pjrt.capture(step) if how == "captured" else step
+    small = torch.ones(2, 1, device="pjrt"), torch.ones(1, 2, device="pjrt")
+    for _ in range(4):
+        run(*small)
+        torch_pjrt.sync()
+
+    with pytest.raises(torch.OutOfMemoryError):
+        kept = run(a, b)
+        torch_pjrt.sync()
+        del kept
+
+    assert p.tolist() == [5.0] * 1000
+    run(*small)
+    assert p.tolist() == [6.0] * 1000
