@@ -100,9 +100,9 @@ def ours(function: Callable[..., Any], arrays: list[np.ndarray], backward: bool)
     compile_ = Client.compile
 
     def watched(*args: Any) -> Any:
-        compiled = compile_(*args)
+        compiled, lowered = compile_(*args)
         texts.append(compiled.as_text())
-        return compiled
+        return compiled, lowered
 
     tensors = [torch.from_numpy(a).to("pjrt") for a in arrays]
     for t in tensors:
