@@ -17,10 +17,7 @@ from typing import Any
 import jax
 from jax import lax
 
-from torch_pjrt.lowering import attention
-from torch_pjrt.lowering.promote import opmath
-from torch_pjrt.lowering.table import LoweringTable
-from torch_pjrt.plugin import aten
+from torch_pjrt.plugin import LoweringTable, aten, rules
 
 Array = jax.Array
 
@@ -32,7 +29,7 @@ _BLOCKS = ((512, 4), (128, 2))
 
 def over_rows(x: Array, y: Array) -> Array:
     """The barrier keeps XLA from turning the product round again."""
-    turned = lax.optimization_barrier(attention.over_rows(y, x))
+    turned = lax.optimization_barrier(rules.over_rows(y, x))
     return lax.transpose(turned, (0, 1, 3, 2))
 
 
@@ -43,7 +40,7 @@ def _blocks(
     n = query.shape[-2]
     if not is_causal or attn_bias is not None or dropout_p or key.shape[-2] != n:
         return []
-    if opmath(query.dtype) != query.dtype:  # sums over blocks would be rounded once more
+    if rules.opmath(query.dtype) != query.dtype:  # sums over blocks would be rounded once more
         return []
     number = next((blocks for shortest, blocks in _BLOCKS if n >= shortest), 1)
     size = -(-n // number)
@@ -72,7 +69,7 @@ def scaled_dot_product_attention(
     scale: Any = None,
 ) -> tuple[Any, ...]:
     def forward(rows: Array, keys: Array, values: Array, first_row: int) -> tuple[Any, ...]:
-        return attention.scaled_dot_product_attention(
+        return rules.attention(
             key_,
             rows,
             keys,
@@ -123,7 +120,7 @@ def scaled_dot_product_attention_backward(
     def backward(
         grad: Array, rows: Array, keys: Array, values: Array, out: Array, first_row: int
     ) -> tuple[Array, Array, Array, Array | None]:
-        return attention.scaled_dot_product_attention_backward(
+        return rules.attention_backward(
             grad,
             rows,
             keys,

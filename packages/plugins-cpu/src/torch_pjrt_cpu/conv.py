@@ -15,16 +15,14 @@ import jax
 import numpy as np
 from jax import lax
 
-from torch_pjrt.lowering import conv
-from torch_pjrt.lowering.table import LoweringTable
-from torch_pjrt.plugin import aten
+from torch_pjrt.plugin import LoweringTable, aten, rules
 
 Array = jax.Array
 
 table = LoweringTable("CPU")
 
 
-class Padded(conv.Geometry):
+class Padded(rules.Convolution):
     """Pads small images before they are convolved, and small outputs before they are brought to the input."""
 
     __slots__ = ()
@@ -34,12 +32,14 @@ class Padded(conv.Geometry):
             return super().correlated(x, weight)
         padding = tuple((p, p) for p in self.padding)
         unpadded = Padded(self.stride, (0,) * len(self.padding), self.dilation, self.groups)
-        return conv.Geometry.correlated(unpadded, _padded(x, padding, (1,) * len(padding)), weight)
+        return rules.Convolution.correlated(
+            unpadded, _padded(x, padding, (1,) * len(padding)), weight
+        )
 
     def to_input(self, y: Array, weight: Array, shape: Sequence[int]) -> Array:
         """The convolution of `y`, its elements `stride` apart, with the kernel turned around."""
         if y.dtype.kind in "iu" or not _is_small(y, weight):
-            transposed = conv.Geometry(self.stride, self.padding, self.dilation, self.groups)
+            transposed = rules.Convolution(self.stride, self.padding, self.dilation, self.groups)
             return transposed.to_input(y, weight, shape)
         rank = len(self.stride)
         padding = []
@@ -52,7 +52,7 @@ class Padded(conv.Geometry):
         turned = lax.rev(_exchanged(weight, self.groups), range(2, 2 + rank))
         unpadded = Padded((1,) * rank, (0,) * rank, self.dilation, self.groups)
         apart = _padded(y, tuple(padding), self.stride)
-        return conv.Geometry.correlated(unpadded, apart, turned)
+        return rules.Convolution.correlated(unpadded, apart, turned)
 
 
 def _is_small(x: Array, weight: Array) -> bool:
@@ -79,12 +79,12 @@ def _exchanged(weight: Array, groups: int) -> Array:
 
 
 for op, rule in (
-    (aten.convolution.default, conv.convolution),
-    (aten.convolution_overrideable.default, conv.convolution),
-    (aten.convolution_backward.default, conv.convolution_backward),
+    (aten.convolution.default, rules.convolution),
+    (aten.convolution_overrideable.default, rules.convolution),
+    (aten.convolution_backward.default, rules.convolution_backward),
     (
         aten.convolution_backward_overrideable.default,
-        conv.convolution_backward_overrideable,
+        rules.convolution_backward_overrideable,
     ),
 ):
     table.add(op, partial(rule, kind=Padded))

@@ -15,10 +15,8 @@ import numpy as np
 import torch
 from jax import lax
 
-from torch_pjrt.lowering.grouped_matmul import Groups, grouped_mm
-from torch_pjrt.lowering.promote import opmath
-from torch_pjrt.lowering.table import LoweringTable
-from torch_pjrt.plugin import aten
+from torch_pjrt.plugin import LoweringTable, aten
+from torch_pjrt.plugin.rules import Groups, grouped_mm, opmath
 
 Array = jax.Array
 

@@ -8,15 +8,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch_pjrt.errors import DeviceError
-from torch_pjrt.options import CLIENT, client_options
-from torch_pjrt.plugin import AutocastRules, Device, ForeignCalls, impl
-from torch_pjrt.plugin.jax_backend import separate_cpu_chips
+from torch_pjrt.plugin import (
+    AutocastRules,
+    Device,
+    ForeignCalls,
+    LoweringTable,
+    client_options,
+    impl,
+    separate_cpu_chips,
+)
 from torch_pjrt_cpu.autocast import RULES
 
 if TYPE_CHECKING:
     import jax
-
-    from torch_pjrt.lowering.table import LoweringTable
 
 
 _SHARE_OF_MAPPINGS = 0.75
@@ -40,8 +44,8 @@ class Cpu(Device):
         if given := client_options():
             raise DeviceError(
                 "The client of the CPU takes no options.",
-                saw=f"{CLIENT} names {', '.join(given)}",
-                hint=f"unset {CLIENT}, or choose another device by PJRT_DEVICE",
+                saw=f"TORCH_PJRT_CLIENT_OPTIONS names {', '.join(given)}",
+                hint="unset TORCH_PJRT_CLIENT_OPTIONS, or choose another device by PJRT_DEVICE",
             )
         try:
             return jax.local_devices(backend="cpu")
@@ -94,8 +98,7 @@ def torch_pjrt_lowerings(device: Device) -> LoweringTable | None:
     """The processor's own rules."""
     if device.name != Cpu.name:
         return None
-    from torch_pjrt.lowering.table import LoweringTable  # which imports JAX
-    from torch_pjrt_cpu import attention, conv, grouped_matmul
+    from torch_pjrt_cpu import attention, conv, grouped_matmul  # which import JAX
 
     return LoweringTable.merged(device.name, (attention.table, conv.table, grouped_matmul.table))
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from torch_pjrt.errors import DeviceError
+from torch_pjrt.plugin import compile_only_chips, platforms_of_plugins
 from torch_pjrt_gpu.targets import CARDS, Card, config_of
 
 if TYPE_CHECKING:
@@ -26,8 +27,6 @@ def chips_of(target: str) -> Sequence[jax.Device] | None:  # pyright: ignore[rep
     found = card_of(target)
     if found is None:
         return None
-    from torch_pjrt.plugin.jax_backend import compile_only_chips, platforms_of_plugins
-
     if "cuda" not in platforms_of_plugins():
         raise DeviceError(
             f"Compiling for `{target}` takes JAX's CUDA plugin, though no GPU.",

@@ -16,10 +16,7 @@ import jax
 import numpy as np
 from jax import lax
 
-from torch_pjrt.lowering import attention as core
-from torch_pjrt.lowering.table import LoweringTable
-from torch_pjrt.plugin import aten
-from torch_pjrt.run.client import client
+from torch_pjrt.plugin import LoweringTable, aten, client, rules
 from torch_pjrt_gpu.cudnn import answer_for_the_card_at_work
 
 Array = jax.Array
@@ -93,7 +90,7 @@ def scaled_dot_product_attention(
 ) -> Any:
     """As the core's."""
     if objection(query, key, value, attn_bias, dropout_p) or objection_of_the_card():
-        return core.scaled_dot_product_attention(
+        return rules.attention(
             key_, query, key, value, attn_bias, dropout_p, is_causal, return_debug_mask, scale=scale
         )
     out, logsumexp = _fused(query, key, value, is_causal, scale)
@@ -138,6 +135,6 @@ def scaled_dot_product_attention_backward(
             philox_seed,
             philox_offset,
         )
-        return core.scaled_dot_product_attention_backward(*given, *rest, scale=scale)
+        return rules.attention_backward(*given, *rest, scale=scale)
     _, pull = jax.vjp(lambda q, k, v: _fused(q, k, v, is_causal, scale), query, key, value)
     return (*pull((grad_out.astype(query.dtype), lax.full_like(logsumexp, 0))), None)

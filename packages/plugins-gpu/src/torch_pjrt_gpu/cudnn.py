@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from torch_pjrt.plugin import client
+
 # What programs for cards that are not here are made for: the first one with all that we ask for.
 _ASSUMED = 91200
 
@@ -29,8 +31,6 @@ def answer_for_the_card_at_work() -> None:
     before = asked.check_cudnn_version
 
     def check_cudnn_version() -> int:
-        from torch_pjrt.run.client import client
-
         return before() if client().is_here else _ASSUMED
 
     check_cudnn_version.before = before  # type: ignore[attr-defined]
@@ -41,8 +41,6 @@ def _comparing(
     before: Callable[[str], bool], compare: Callable[[tuple[int, ...], tuple[int, ...]], bool]
 ) -> Callable[[str], bool]:
     def answer(capability: str) -> bool:
-        from torch_pjrt.run.client import client
-
         ours = getattr(client().chip, "compute_capability", None)
         if ours is None:
             return before(capability)

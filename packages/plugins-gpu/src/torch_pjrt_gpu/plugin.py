@@ -5,16 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from torch_pjrt.plugin import Device, ForeignCalls, impl
+from torch_pjrt.plugin import (
+    Device,
+    ForeignCalls,
+    LoweringTable,
+    Option,
+    gpu_options,
+    impl,
+    platform_chips,
+)
 from torch_pjrt_gpu import ahead
 from torch_pjrt_gpu.probe import Finding, find
 from torch_pjrt_gpu.targets import CARDS
 
 if TYPE_CHECKING:
     import jax
-
-    from torch_pjrt.lowering.table import LoweringTable
-    from torch_pjrt.options import Option
 
 
 class Gpu(Device):
@@ -41,8 +46,6 @@ class Gpu(Device):
         return self.finding.objection
 
     def start(self) -> Sequence[jax.Device]:
-        from torch_pjrt.plugin.jax_backend import platform_chips
-
         stack = self.finding.stack
         assert stack is not None
         return platform_chips(stack.platform, self.client_options())
@@ -51,8 +54,6 @@ class Gpu(Device):
         """JAX's own, of its environment variables. Preallocation only where they or the user ask for it:
         it would take three quarters of the card, and PyTorch's own CUDA in the process may want some.
         """
-        from torch_pjrt.plugin.jax_backend import gpu_options
-
         options = {"preallocate": False, **gpu_options()}
         stack = self.finding.stack
         if stack is not None and stack.platform == "rocm":

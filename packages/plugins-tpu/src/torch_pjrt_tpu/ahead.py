@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from torch_pjrt.errors import DeviceError
+from torch_pjrt.plugin import compile_only_chips
 from torch_pjrt_tpu import probe
 
 if TYPE_CHECKING:
@@ -30,8 +31,6 @@ def chips_of(target: str) -> Sequence[jax.Device] | None:  # pyright: ignore[rep
         os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
         # Several processes may compile at once: there are no chips that only one of them could have.
         os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
-    from torch_pjrt.plugin.jax_backend import compile_only_chips
-
     try:
         return compile_only_chips("tpu", target)
     except Exception as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from torch_pjrt.plugin import Device, ForeignCalls, impl
+from torch_pjrt.plugin import Device, ForeignCalls, impl, platform_chips
 from torch_pjrt_tpu import ahead, probe
 
 if TYPE_CHECKING:
@@ -37,8 +37,6 @@ class Tpu(Device):
 
     def start(self) -> Sequence[jax.Device]:
         import jax
-
-        from torch_pjrt.plugin.jax_backend import platform_chips
 
         try:
             return jax.local_devices(backend="tpu")

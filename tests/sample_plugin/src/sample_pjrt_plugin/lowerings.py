@@ -5,8 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from torch_pjrt.lowering.table import LoweringTable
-from torch_pjrt.plugin import aten
+from torch_pjrt.plugin import LoweringTable, aten
 
 table = LoweringTable("sample")
 

@@ -8,11 +8,9 @@ before  v0 = relu(i0)      after  v0 = relu(i0)
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from torch_pjrt.graph.graph import Graph, Node
-from torch_pjrt.passes import Stage
-from torch_pjrt.plugin import aten
+from torch_pjrt.plugin import Builder, Graph, Node, Ref, Stage, aten, rewritten
 
 RELU = aten.relu.default
 
@@ -25,16 +23,14 @@ class MergeRelus:
     stage: Stage = Stage.REWRITE
 
     def __call__(self, graph: Graph) -> Graph:
-        names: dict[int, int] = {}
         relus: set[int] = set()
-        kept: list[Node] = []
-        for node in graph.nodes:
-            inputs = tuple(names.get(v, v) for v in node.inputs)
-            if node.op == RELU and inputs[0] in relus:
-                names[node.outputs[0]] = inputs[0]
-                continue
-            if node.op == RELU:
-                relus.update(node.outputs)
-            kept.append(replace(node, inputs=inputs))
-        outputs = tuple(names.get(v, v) for v in graph.outputs)
-        return replace(graph, nodes=tuple(kept), outputs=outputs)
+
+        def rewrite(node: Node, build: Builder) -> Ref | None:
+            if node.op != RELU:
+                return None
+            if build.inputs[0].name in relus:
+                return build.inputs[0]
+            relus.update(node.outputs)
+            return None
+
+        return rewritten(graph, rewrite)

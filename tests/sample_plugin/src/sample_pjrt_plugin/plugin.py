@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from torch_pjrt.plugin import Device, impl
+from torch_pjrt.plugin import Device, LoweringTable, Pass, impl, separate_cpu_chips
 
 if TYPE_CHECKING:
     import jax
-
-    from torch_pjrt.lowering.table import LoweringTable
-    from torch_pjrt.passes import Pass
 
 
 class Sample(Device):
@@ -27,8 +24,6 @@ class Sample(Device):
         return None
 
     def start(self) -> Sequence[jax.Device]:
-        from torch_pjrt.plugin.jax_backend import separate_cpu_chips
-
         return separate_cpu_chips()
 
 

@@ -1,0 +1,48 @@
+"""Rules under the usual 32 bits of JAX: some functions, its own kernels among them, fail with more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
+
+import jax
+
+from torch_pjrt.errors import LoweringError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def without_x64(function: Callable[P, R]) -> Callable[P, R]:
+    """A rule, or a part of one, that JAX traces with its x64 switch off, as in a program of JAX's own.
+
+    Rules are traced with the switch on, so that int64 and float64 are real. With it off, Python numbers and
+    `jnp.arange(n)` have 32 bits, as Pallas kernels and JAX's own expect. Arrays of 64 bits cannot go in:
+    raises `LoweringError`, and the caller says how they are to be narrowed.
+
+        @table.lowers(torch.ops.mine.attend.default)
+        def attend(q, k, lengths):
+            return _kernel(q, k, lengths.astype("int32"))
+
+        @without_x64
+        def _kernel(q, k, lengths): ...
+    """
+
+    @wraps(function)
+    def narrow(*args: P.args, **kwargs: P.kwargs) -> R:
+        for x in jax.tree.leaves((args, kwargs)):
+            dtype = getattr(x, "dtype", None)
+            if dtype is not None and str(dtype) in _WIDE and not getattr(x, "weak_type", False):
+                raise LoweringError(
+                    f"`{function.__name__}` runs without 64-bit types and is given one.",
+                    saw=f"{dtype}{list(x.shape)}",
+                    hint="narrow the array before the call: x.astype('int32')",
+                )
+        with jax.enable_x64(False):
+            return function(*args, **kwargs)
+
+    return narrow
+
+
+_WIDE: Any = frozenset(("int64", "uint64", "float64", "complex128"))
