@@ -84,6 +84,9 @@ class Namespace:
         return self._name
 
 
+# Whose operators have PyTorch's CPU kernels, or ours, for an oracle. Others are packages' own.
+PYTORCHS = frozenset(("aten", "prims", "torch_pjrt"))
+
 aten: Any = Namespace("aten")
 prims: Any = Namespace("prims")
 

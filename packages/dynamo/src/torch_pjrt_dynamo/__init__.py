@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from torch_pjrt.lazy import attribute
+from torch_pjrt.extend import lazy_attribute
 
 if TYPE_CHECKING:
     from torch_pjrt_dynamo.exported import run
@@ -27,5 +27,5 @@ _LAZY = {
 
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
-        return attribute(_LAZY[name], name)
+        return lazy_attribute(_LAZY[name], name)
     raise AttributeError(f"module 'torch_pjrt_dynamo' has no attribute {name!r}")

@@ -9,11 +9,8 @@ import jax
 import torch
 from jax import lax
 
-from torch_pjrt.graph.face import contiguous_face
-from torch_pjrt.graph.signature import FunctionOp, Slot, intern
-from torch_pjrt.tensor.buffer import buffer_of, wrap
-from torch_pjrt.tensor.record import record
-from torch_pjrt.tensor.view import value_of
+from torch_pjrt.extend import FunctionOp, buffer_of, intern, record, value_of, wrap
+from torch_pjrt.plugin import Slot, contiguous_face
 
 
 def _compute(*arrays: jax.Array) -> Sequence[jax.Array]:

@@ -15,17 +15,22 @@ import sympy
 import torch
 from torch.fx import GraphModule
 
-from torch_pjrt.graph.face import Face, contiguous_face
-from torch_pjrt.graph.tape import Value, state
-from torch_pjrt.run import sync
-from torch_pjrt.run.sync import cut
-from torch_pjrt.settings import settings
-from torch_pjrt.tensor import counts
-from torch_pjrt.tensor.buffer import buffer_of
-from torch_pjrt.tensor.counted import counted, roomy
-from torch_pjrt.tensor.counts import Count, is_counted, recent
-from torch_pjrt.tensor.roomy import Names, Parts, in_order_of, room_of, roomy_tensor
-from torch_pjrt.tensor.view import value_of
+from torch_pjrt import config
+from torch_pjrt.extend import Value, buffer_of, cut, state, value_of
+from torch_pjrt.extend.padding import (
+    Count,
+    Names,
+    Parts,
+    counted,
+    in_order_of,
+    is_counted,
+    recent,
+    room_of,
+    roomy,
+    roomy_tensor,
+    sizes_are_exact,
+)
+from torch_pjrt.plugin import Face, contiguous_face
 from torch_pjrt_dynamo.bucket_sizes import Buckets
 from torch_pjrt_dynamo.compiled import CompiledGraph, called
 from torch_pjrt_dynamo.operators import CannotRecord
@@ -166,7 +171,7 @@ class BucketedGraph(CompiledGraph):
         self.report.reason = self.report.reason or reason
 
     def __call__(self, args: list[Any]) -> list[Any]:
-        if self._parts is not None or self.report.reason is not None or _are_exact():
+        if self._parts is not None or self.report.reason is not None or sizes_are_exact():
             return super().__call__(args)
         there = tuple(args[i] if d is None else args[i].shape[d] for i, d in self._places)
         plan = self._plans[there] if there in self._plans else self._planned(there)
@@ -174,7 +179,7 @@ class BucketedGraph(CompiledGraph):
             self.report.exact.add(there)
             return super().__call__(args)
         tape = state.tape
-        if len(tape.values) > settings.tape_bound:
+        if len(tape.values) > config.tape_bound:
             cut(tape)
         try:
             values, key, dims = self._with_room(args, plan)
@@ -251,11 +256,6 @@ class BucketedGraph(CompiledGraph):
         roomy_ = [(p, r) for p, r in enumerate(run.results) if isinstance(r, tuple) and p in fresh]
         numbers = [(p, r) for p, r in enumerate(run.results) if isinstance(r, sympy.Expr)]
         return Padded(recorded, roomy_, numbers)
-
-
-def _are_exact() -> bool:
-    """Whether calls are not padded: all values are checked, or a step is captured, whose sizes are fixed."""
-    return counts.exact or bool(sync.listeners)
 
 
 def _sources(traced: Sequence[Any]) -> dict[Symbol, tuple[int, int | None]]:

@@ -6,29 +6,29 @@ This is the path that every call takes, so it is written out: microseconds for e
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import repeat
 from typing import Any
 
 import torch
 from torch.autograd.graph import increment_version
 
-from torch_pjrt.device.generator import generator
-from torch_pjrt.graph.face import Face, face_of
-from torch_pjrt.graph.signature import Signature
-from torch_pjrt.graph.tape import Tape, Value, current, state
-from torch_pjrt.overloads import aten
-from torch_pjrt.run.sync import cut
-from torch_pjrt.run.watch import watched
-from torch_pjrt.settings import settings
-from torch_pjrt.tensor.buffer import (
+from torch_pjrt import config
+from torch_pjrt.extend import (
     Buffer,
+    Value,
+    append,
     buffer_of,
+    content,
     create_empty_tensor,
+    cut,
     look_of,
+    state,
+    store,
+    upload,
+    value_of,
+    watched,
     wrap_sized,
 )
-from torch_pjrt.tensor.transfer import upload
-from torch_pjrt.tensor.view import content, store, value_of
+from torch_pjrt.plugin import Face, aten, face_of
 from torch_pjrt_dynamo.operators import CannotRecord
 from torch_pjrt_dynamo.parts import in_parts
 from torch_pjrt_dynamo.recording import Look, Recorded, Written, record
@@ -80,7 +80,7 @@ class CompiledGraph:
         if self._parts is not None:
             return self._parts(args)
         tape = state.tape
-        if len(tape.values) > settings.tape_bound:
+        if len(tape.values) > config.tape_bound:
             cut(tape)
         try:
             buffers = [storage.buffer for storage in map(_storage_of, args)]
@@ -174,7 +174,7 @@ def called(
     else:
         inputs = values if recorded.uses_all else [values[i] for i in recorded.used]
         inputs = [*inputs, *recorded.constants]
-        made = _appended(recorded, signature, inputs)
+        made = append(signature, inputs, recorded.code, recorded.n_draws)
     if recorded.written:
         _write(recorded.written, args, values, made, buffers)
     for place, i, face in recorded.fresh:
@@ -199,65 +199,6 @@ def called(
         watched(made[-1]).refusals.extend(recorded.refusals)
     args.clear()
     return results
-
-
-def _appended(recorded: Recorded, signature: Signature, inputs: list[Value]) -> list[Value]:
-    """Append one node; the values that it makes."""
-    outs = signature.outs
-    while True:
-        tape = state.tape
-        if tape.closed:
-            tape = current()
-        # Where nothing is pending here, no other thread wants to run this tape.
-        is_first = (
-            not tape.values and not tape.inputs and not [v for v in inputs if v.array is None]
-        )
-        if is_first:
-            code = recorded.code
-        else:
-            code = _numbered(tape, signature.number, inputs)
-        if signature.random:
-            code = [*code, *generator.draw(tape, signature.op.n_draws)]  # type: ignore[attr-defined]
-        first = len(tape.values)
-        made = list(map(Value, outs, range(first, first + len(outs)), repeat(tape)))
-        if tape.closed:  # by another thread, just now
-            continue
-        # From here on nothing is called, so that an interrupt (Ctrl-C) comes before or after.
-        if is_first:
-            tape.inputs += inputs
-            tape.unnumbered = True
-        tape.code += code
-        tape.values += made
-        tape.n_further += len(made) - 1
-        return made
-
-
-def _numbered(tape: Tape, number: int, inputs: list[Value]) -> list[int]:
-    """The node's code: what `Tape.take` gives for each input, written out for those that are there."""
-    if tape.unnumbered:
-        tape.number_first()
-    taken, known = tape.inputs, tape._numbers
-    code = [number]
-    append = code.append
-    for value in inputs:
-        if value.tape is tape:
-            append(value.number)
-            continue
-        if value.array is None:
-            append(tape.take(value))
-            continue
-        key = id(value)
-        n = known.get(key)
-        if tape.closed:  # by another thread: nothing is to be added to it
-            return code
-        if n is None:
-            n = -len(taken) - 1
-            taken += (value,)
-            known[key] = n
-        value.tape = tape
-        value.number = n
-        append(n)
-    return code
 
 
 def _write(

@@ -21,20 +21,9 @@ import numpy as np
 import torch
 from jax import lax
 
-from torch_pjrt.compile.build import evaluate
-from torch_pjrt.compile.loops import Scope
-from torch_pjrt.compile.precision import in_force
 from torch_pjrt.errors import LoweringError
-from torch_pjrt.graph.face import Face, contiguous_face
-from torch_pjrt.graph.graph import Draw, Graph, Number
-from torch_pjrt.graph.signature import FunctionOp, Slot, intern
-from torch_pjrt.graph.tape import Value
-from torch_pjrt.overloads import aten
-from torch_pjrt.passes.runner import run_passes
-from torch_pjrt.run.client import client
-from torch_pjrt.tensor.buffer import wrap
-from torch_pjrt.tensor.record import record
-from torch_pjrt.tensor.view import value_of
+from torch_pjrt.extend import FunctionOp, Value, intern, record, traced, value_of, wrap
+from torch_pjrt.plugin import Draw, Face, Graph, Slot, aten, contiguous_face
 from torch_pjrt_dynamo.operators import recorded
 from torch_pjrt_dynamo.shared_keys import KEY_SIZE, has_draws
 
@@ -64,10 +53,7 @@ class Recorded:
 
     def __call__(self, key: Key, *arrays: jax.Array) -> tuple[jax.Array, ...]:
         """Evaluate it, while JAX traces; the key is that of this turn."""
-        scope = Scope(
-            client().lowerings, in_force(), _constant, _no_numbers, partial(_key_of_draw, key)
-        )
-        return evaluate(run_passes(client().passes, self.graph), arrays, scope)
+        return traced(self.graph, arrays, partial(_key_of_draw, key))
 
 
 def cond(
@@ -221,14 +207,6 @@ def _looks(operands: Sequence[Any]) -> list[Any]:
 
 def _tensors(operands: Sequence[Any]) -> list[torch.Tensor]:
     return [x for x in operands if isinstance(x, torch.Tensor)]
-
-
-def _constant(number: Number) -> Any:
-    return number.value
-
-
-def _no_numbers(numbers: Sequence[Number]) -> Any:
-    raise AssertionError("numbers of a body are constants")
 
 
 def _keys(given: torch.Tensor | None, *bodies: Recorded) -> list[torch.Tensor]:

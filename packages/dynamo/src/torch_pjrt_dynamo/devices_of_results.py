@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from torch_pjrt.tensor.buffer import is_pjrt
+from torch_pjrt.extend import is_pjrt
 
 Run = Callable[[list[Any]], list[Any]]
 

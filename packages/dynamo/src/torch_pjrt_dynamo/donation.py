@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from torch_pjrt.tensor.buffer import CountedBuffer, buffer_of, is_pjrt
-from torch_pjrt.tensor.giving import give_away
+from torch_pjrt.extend import buffer_of, give_away, is_pjrt
+from torch_pjrt.extend.padding import CountedBuffer
 
 
 def places_of(module: torch.fx.GraphModule, names: Collection[str]) -> list[int]:

@@ -17,8 +17,8 @@ from torch._guards import detect_fake_mode
 from torch._subclasses import FakeTensor
 from torch.fx import GraphModule
 
-from torch_pjrt.overloads import aten
-from torch_pjrt.tensor.buffer import buffer_of, is_pjrt
+from torch_pjrt.extend import buffer_of, is_pjrt
+from torch_pjrt.plugin import aten
 
 _DEVICE = torch.device("pjrt")
 Compile = Callable[[GraphModule, Sequence[Any]], Callable[..., Any]]

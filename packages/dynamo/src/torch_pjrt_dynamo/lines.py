@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import torch
 
-from torch_pjrt.observe.lines import Line
+from torch_pjrt.extend import Line
 
 _PLACE = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 

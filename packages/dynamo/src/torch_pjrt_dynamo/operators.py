@@ -7,10 +7,8 @@ from typing import Any
 
 import torch
 
-from torch_pjrt.overloads import aten
-from torch_pjrt.run.client import client
-from torch_pjrt.tensor import record as recording
-from torch_pjrt.tensor.fallback import run_on_cpu
+from torch_pjrt.extend import record_call, run_on_cpu
+from torch_pjrt.plugin import aten, client
 
 _VIEWS = frozenset((aten.view.default, aten._unsafe_view.default))
 _PLAIN = frozenset(("aten", "prims", "_c10d_functional"))
@@ -36,7 +34,7 @@ def recorded(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if isinstance(target, torch._ops.OpOverload):
         kwargs = on_device(kwargs)
         if target.namespace not in _PLAIN and target in client().lowerings:
-            return recording.call(target, args, kwargs)
+            return record_call(target, args, kwargs)
         if target in _VIEWS:
             return _viewed(target, args[0], args[1])
         return target(*args, **kwargs)

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from torch_pjrt.compile.precision import PRECISIONS
 from torch_pjrt.errors import SettingError
+from torch_pjrt.extend import PRECISIONS
 from torch_pjrt_dynamo.bucket_sizes import Buckets, buckets_of
 
 

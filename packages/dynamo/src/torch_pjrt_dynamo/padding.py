@@ -9,17 +9,9 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import torch
 
-from torch_pjrt.graph.face import Face, contiguous_face, face_of
-from torch_pjrt.graph.tape import Uploaded, Value
-from torch_pjrt.observe.causes import because
-from torch_pjrt.observe.counters import counters
-from torch_pjrt.overloads import aten
-from torch_pjrt.run import memory
-from torch_pjrt.run.client import client
-from torch_pjrt.tensor.buffer import wrap
-from torch_pjrt.tensor.roomy import in_order_of
-from torch_pjrt.tensor.transfer import host_array, upload
-from torch_pjrt.tensor.view import value_of
+from torch_pjrt.extend import Uploaded, Value, because, host_array, put, upload, value_of, wrap
+from torch_pjrt.extend.padding import in_order_of
+from torch_pjrt.plugin import Face, aten, client, contiguous_face, face_of
 
 # What the device holds and is larger than this is padded there: that takes a program for its size.
 _MOST_BY_WAY_OF_THE_HOST = 1 << 24  # bytes
@@ -87,10 +79,7 @@ def _padded_value(value: Value, tensor: torch.Tensor, shape: tuple[int, ...]) ->
     room = empty_room(shape, host.dtype)
     room[tuple(map(slice, host.shape))] = host
     face = contiguous_face(shape, value.face.dtype)
-    array = client().put(room)
-    counters.uploads += 1
-    counters.uploaded_bytes += room.nbytes
-    memory.uploaded(room.nbytes)
+    array = put(room)
     made: Value = Value.of_array(face, array)
     if isinstance(value, Uploaded):
         made = Uploaded.of_array(face, array)

@@ -15,7 +15,7 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from torch_pjrt.errors import LoweringError
-from torch_pjrt.observe.counters import counters
+from torch_pjrt.extend import counters
 from torch_pjrt_dynamo.marks import is_control
 from torch_pjrt_dynamo.operators import CannotRecord, run_island
 

@@ -17,17 +17,27 @@ import torch
 from torch._ops import HigherOrderOperator
 from torch.utils._python_dispatch import _disable_current_modes
 
-from torch_pjrt.compile.precision import with_precision
 from torch_pjrt.errors import LoweringError
-from torch_pjrt.graph.face import Face, face_of
-from torch_pjrt.graph.graph import Graph, graph_of
-from torch_pjrt.graph.signature import GraphOp, Signature, Slot, intern
-from torch_pjrt.graph.tape import Tape, Value, number_on, state
-from torch_pjrt.passes.merge_equal import number_key
-from torch_pjrt.run.watch import Refusal
-from torch_pjrt.tensor.bounds import watch_of
-from torch_pjrt.tensor.buffer import buffer_of, is_pjrt, look_of, wrap
-from torch_pjrt.tensor.view import content, value_of
+from torch_pjrt.extend import (
+    Refusal,
+    Tape,
+    Value,
+    buffer_of,
+    content,
+    graph_of,
+    intern,
+    is_pjrt,
+    look_of,
+    number_key,
+    number_on,
+    onto,
+    state,
+    value_of,
+    watch_of,
+    with_precision,
+    wrap,
+)
+from torch_pjrt.plugin import Face, Graph, GraphOp, Signature, Slot, face_of
 from torch_pjrt_dynamo.barrier import behind_barrier
 from torch_pjrt_dynamo.compositions import COMPOSITIONS
 from torch_pjrt_dynamo.control import CONTROL
@@ -63,6 +73,7 @@ class Recorded:
     used        which arguments the node reads, in order.
     uses_all    they are all, in their own order.
     code        of the node, where it is the first of a tape: its inputs are numbered -1, -2, ...
+    n_draws     how many draws the node takes.
     constants   what it reads after them: tensors of the host that the graph holds, on the device since.
     template    the results: those that are numbers or None, and room for the others.
     fresh       (place in the template, result of the node, its face): new tensors.
@@ -88,6 +99,7 @@ class Recorded:
     refusals: list[Refusal] = field(default_factory=list)
     uses_all: bool = False
     code: list[int] = field(default_factory=list)
+    n_draws: int = 0
 
 
 def record(
@@ -126,7 +138,6 @@ def record(
 @contextmanager
 def _onto(scratch: Tape) -> Iterator[None]:
     """What is recorded in the block goes on that tape; what the caller has switched on is off."""
-    outer = state.tape
     with ExitStack() as stack:
         stack.enter_context(torch.no_grad())
         stack.enter_context(_disable_current_modes())
@@ -136,11 +147,8 @@ def _onto(scratch: Tape) -> Iterator[None]:
             torch._C.DisableTorchFunction,
         ):
             stack.enter_context(guard())
-        state.tape = scratch
-        try:
-            yield
-        finally:
-            state.tape = outer
+        stack.enter_context(onto(scratch))
+        yield
 
 
 @dataclass(slots=True)
@@ -389,6 +397,7 @@ class _Results:
         made.constants = [self.scratch.inputs[i] for i in used if i >= len(by_input)]
         assert all(value.array is not None for value in made.constants)
         made.signature = signature_of(name, graph, self.scratch.n_draws)
+        made.n_draws = self.scratch.n_draws
         made.code = [made.signature.number, *range(-1, -len(used) - 1, -1)]
 
 

@@ -7,17 +7,14 @@ from typing import Any
 
 from torch._dynamo.variables.optimizer import OptimizerVariable
 
-from torch_pjrt.tensor.buffer import is_pjrt
+from torch_pjrt.extend import is_pjrt, keep_dynamo_out, start
 
 
 @cache
 def set_up() -> None:
     """Start the device, and keep Dynamo out of what is not the user's program."""
-    from torch_pjrt.device import tracers
-    from torch_pjrt.tensor.registry import register_all
-
-    register_all()
-    tracers.keep_out(["torch_pjrt_dynamo"])
+    start()
+    keep_dynamo_out(["torch_pjrt_dynamo"])
     _keep_steps_on_the_device()
 
 

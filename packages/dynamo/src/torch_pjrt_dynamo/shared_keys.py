@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import CheckpointPolicy
 
 from torch_pjrt.errors import LoweringError
-from torch_pjrt.overloads import aten
+from torch_pjrt.plugin import aten
 from torch_pjrt_dynamo.marks import Path, bodies_of, is_control, mark_of
 
 # Of an operator in a body, in its `meta`: which draw of the turn is its.

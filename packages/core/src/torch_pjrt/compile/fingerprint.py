@@ -18,10 +18,12 @@ from typing import Any
 import jax
 import torch
 
+from torch_pjrt.annotations import ANNOTATE
 from torch_pjrt.compile.precision import in_force
 from torch_pjrt.graph.face import Face
 from torch_pjrt.graph.graph import Graph, Node, Number
 from torch_pjrt.graph.signature import GraphOp, InternalOp, NumberSlot, Signature, Slot
+from torch_pjrt.lowering import added
 from torch_pjrt.observe.lines import are_in_programs
 from torch_pjrt.plugin.host import host
 from torch_pjrt.run.client import Client
@@ -99,10 +101,21 @@ def _of_signature(signature: Signature) -> str:
             s.returns,
             s.dropped,
             s.precision,
+            *_of_added_rule(s),
         )
         known = hashlib.sha256(_written(look).encode()).hexdigest()[:32]
         _signatures[signature.number] = known
     return known
+
+
+def _of_added_rule(signature: Signature) -> Iterator[str]:
+    """What the rule depends on, if it was added while this process runs; plugins' are part of the ground."""
+    of = signature.args[1] if signature.op is ANNOTATE else signature.op
+    if added.is_added(of):
+        source = added.source_of(of)
+        if source is None:
+            raise NotPortable(f"rule of `{of}`, which is no function of a module's own,")
+        yield source if isinstance(source, str) else _stamp(source)
 
 
 def _of_graph(signature: Signature) -> str:

@@ -29,6 +29,7 @@ from torch_pjrt.compile.room import Room
 from torch_pjrt.compile.sizes import may_need
 from torch_pjrt.graph.graph import Graph, graph_of, with_inputs
 from torch_pjrt.graph.loop import loops_of
+from torch_pjrt.observe import hooks
 from torch_pjrt.observe.compilations import (
     Compilation,
     check_limit,
@@ -119,6 +120,8 @@ class Program:
         where the box is empty the program has not run. `kept` are places among `arrays` that are copied
         before they are taken; `values` hold the arrays, and may be told to hold rows of a stack instead.
         """
+        for hook in hooks.before_launch:
+            hook(self)
         with counters.timed("launch_s"), dtypes.x64():
             try:
                 if self._may_not_fit and not self._fits():
@@ -135,6 +138,8 @@ class Program:
         launched(self)
         counters.programs_run += 1
         counters.donated += len(self.donated)
+        for hook in hooks.after_launch:
+            hook(self)
 
     def _launch(self, arguments: tuple[Any, ...], box: list[Any]) -> None:
         """Launch it, and put what it gives into the box, as one.
@@ -310,6 +315,8 @@ def program_for(
         program.compilation = compilation
         entry.variants[donated] = program
         _room.take(key, program)
+        for hook in hooks.after_compile:
+            hook(program)
     elif tape.code.__class__ is not list:
         note_lines(tape, key)
     return program
@@ -372,6 +379,8 @@ def _compiled(
     """Outputs that reuse an input's memory come first, in the inputs' order: JAX pairs them in order."""
     outputs = [*reusable.values(), *sorted(set(live) - set(reusable.values()))]
     recorded = with_inputs(graph_of(tape, outputs), plan.changing)
+    for hook in hooks.before_compile:
+        hook(recorded)
     digest = saved.digest_of(recorded, tape, tuple(reusable))
     found = saved.load(digest) if digest is not None else None
     if found is None:

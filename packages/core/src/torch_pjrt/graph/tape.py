@@ -19,7 +19,8 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import count
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -245,6 +246,25 @@ class State(threading.local):
 
 
 state = State()
+
+
+@contextmanager
+def onto(tape: Tape) -> Iterator[Tape]:
+    """What this thread records in the block goes on that tape, a nested one; then on the one from before.
+
+        scratch = Tape(nested=True)
+        with onto(scratch):
+            y = torch.relu(x)
+            graph = graph_of(scratch, [number_on(scratch, value_of(y))])
+
+    Reading a value in the block raises `LoweringError`: a nested tape never runs.
+    """
+    outer = state.tape
+    state.tape = tape
+    try:
+        yield tape
+    finally:
+        state.tape = outer
 
 
 def current() -> Tape:

@@ -10,6 +10,7 @@ from torch_pjrt.lowering.table import Lowering, LoweringTable
 # Each module owns a `table`; importing one changes nothing global.
 KINDS: tuple[str, ...] = (
     "adaptive_pool",
+    "annotation",
     "antialias",
     "attention",
     "cast",

@@ -20,6 +20,7 @@ from torch_pjrt.errors import (
     PluginError,
     UnknownDevice,
 )
+from torch_pjrt.lowering.added import ADDED
 from torch_pjrt.lowering.table import LoweringTable
 from torch_pjrt.passes.runner import Pass, in_order
 from torch_pjrt.plugin import answers, spec
@@ -164,7 +165,13 @@ class Host:
                         hint=_forbid(name),
                     )
                 owners[op] = name
-        return core.overlaid(LoweringTable.merged(device.name, theirs.values()))
+        for op in ADDED:
+            if op in owners:
+                raise DuplicateLowering(
+                    f"A plugin and another package give a lowering for `{op}` on `{device.name}`.",
+                    saw=f"`{owners[op]}` ({theirs[owners[op]][op].where}) and {ADDED[op].where}",
+                )
+        return core.overlaid(LoweringTable.merged(device.name, [*theirs.values(), ADDED]))
 
     def passes(self, device: Device) -> list[Pass]:
         """The passes of the core and of the plugins for `device`, in the order they run in."""

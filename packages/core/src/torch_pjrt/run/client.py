@@ -168,6 +168,11 @@ def acting_as(other: Client) -> Iterator[None]:
         _here.acting = None
 
 
+def started() -> Client | None:
+    """The client of this process, if it has been started."""
+    return _client
+
+
 def is_started() -> bool:
     """Whether the device has been started in this process or in one that it was forked from."""
     return _client is not None

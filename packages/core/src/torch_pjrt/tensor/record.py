@@ -20,7 +20,7 @@ from torch_pjrt.errors import UnsupportedError
 from torch_pjrt.graph.face import Face, contiguous_face, face_of
 from torch_pjrt.graph.signature import Signature, Slot, intern
 from torch_pjrt.graph.tape import Tape, Value, current, number_on, state
-from torch_pjrt.overloads import aten, prims
+from torch_pjrt.overloads import PYTORCHS, aten, prims
 from torch_pjrt.run.client import client
 from torch_pjrt.run.sync import cut
 from torch_pjrt.settings import settings
@@ -57,6 +57,9 @@ from torch_pjrt.tensor.view import resize_as, store
 _learned: dict[Any, Signature | None] = {}
 
 _NO_SIGNATURE = object()
+
+# What PyTorch says of a custom operator without a meta function.
+_NO_FAKE = "no fake impl registered"
 
 # They may write to tensors whose elements share memory.
 _WRITES_ONE_VALUE = frozenset(
@@ -170,25 +173,32 @@ def learn(
     lowering = client().lowerings.get(plan.functional) if has_rule else None
     if lowering is None and plan.random:
         return None
+    # Its CPU kernel may be any Python, with effects of its own: no oracle.
+    is_own = lowering is not None and plan.op.namespace not in PYTORCHS
     try:
         results = _on_meta(plan, call, args, kwargs)
     except NotImplementedError:  # PyTorch has no meta function
         if plan.functional in METAS:
             raise
-        check_small(plan.op, args, kwargs)
+        if not is_own:
+            check_small(plan.op, args, kwargs)
         if lowering is None:
             return None
         results = results_of_rule(lowering, call)
     except Exception as error:
-        raise_as_on_cpu(plan.op, args, kwargs, error)
+        if is_own and _NO_FAKE not in str(error):
+            raise
+        if not is_own:
+            raise_as_on_cpu(plan.op, args, kwargs, error)
         if plan.functional in METAS:
             raise
-        if lowering is None or has_cpu_kernel(plan.op):
+        if lowering is None or (has_cpu_kernel(plan.op) and not is_own):
             return None
         # An accelerator's operator, which the CPU lacks.
         results = results_of_rule(lowering, call)
     else:
-        check_small(plan.op, args, kwargs)
+        if not is_own:
+            check_small(plan.op, args, kwargs)
         if lowering is not None and plan.functional in _META_IS_WRONG:
             results = results_of_rule(lowering, call)
     outs, dropped = _faces(laid_out(plan.functional, call.given, call.faces, results))

@@ -9,7 +9,7 @@ nobody registered reaches the fallback, which records it, decomposes it or runs 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
@@ -19,7 +19,7 @@ from torch_pjrt.errors import NoDevice
 from torch_pjrt.overloads import Absent, named, present
 from torch_pjrt.tensor.other_kinds import refuse_other_kinds
 
-_KEY = "PrivateUse1"
+KEY = "PrivateUse1"
 _SPARSE_KEYS = ("SparsePrivateUse1", "SparseCsrPrivateUse1")
 _libraries: list[torch.library.Library] = []
 _registering = threading.RLock()
@@ -30,13 +30,13 @@ def register_first() -> None:
     """What must be there before the first tensor is. Imports nothing heavy, starts nothing."""
     library = torch.library.Library("aten", "IMPL")
     for name in ("empty.memory_format", "empty_strided", "_copy_from"):
-        library.impl(name, _first_of(name), _KEY)
+        library.impl(name, _first_of(name), KEY)
     library.impl("_pin_memory", _pin_memory, "CPU")
     fallback = torch.library.Library("_", "IMPL")
-    fallback.fallback(_fallback, _KEY)
+    fallback.fallback(_fallback, KEY)
     for key in _SPARSE_KEYS:
         fallback.fallback(partial(_sparse_fallback, key), key)
-    refuse_other_kinds(fallback, library, _KEY)
+    refuse_other_kinds(fallback, library, KEY)
     _libraries.extend((library, fallback))
 
 
@@ -88,7 +88,7 @@ def _register_all() -> None:
     from torch_pjrt.device.guard import before_differentiated
     from torch_pjrt.device.setup import set_up
     from torch_pjrt.run.client import client
-    from torch_pjrt.tensor import attention, hand_written, sparse
+    from torch_pjrt.tensor import attention, hand_written, own_operators, sparse
     from torch_pjrt.tensor.kernel_source import kernel_of
     from torch_pjrt.tensor.refusals import CHECKED, refusing
     from torch_pjrt.tensor.schema import functional_of
@@ -102,7 +102,7 @@ def _register_all() -> None:
     already = {"aten::empty.memory_format", "aten::empty_strided", "aten::_copy_from"}
     for op, kernel in special.items():
         if op._schema.name + _dotted(op) not in already:
-            library.impl(op, _at_once_if_asked(refusing(op, kernel)), _KEY)
+            library.impl(op, _at_once_if_asked(refusing(op, kernel)), KEY)
     _register_above_autograd(attention.ABOVE_AUTOGRAD)
     before_differentiated.append(_register_for_differentiated)
     for op, key, kernel in sparse.kernels():
@@ -110,18 +110,35 @@ def _register_all() -> None:
     for op in recordable(table):
         if op not in special:
             kernel = refusing(op, _lazily(kernel_of, op))
-            library.impl(op, _at_once_if_asked(kernel), _KEY)
+            library.impl(op, _at_once_if_asked(kernel), KEY)
+    _record_own(own_operators.recordable(table))
     for op in CHECKED:
         if functional_of(op) not in table and op not in table:
             kernel = refusing(op, _recorded(op))
-            library.impl(op, _at_once_if_asked(kernel), _KEY)
+            library.impl(op, _at_once_if_asked(kernel), KEY)
+
+
+def register_own(found: Callable[[], Iterable[Any]]) -> None:
+    """Have calls of these operators of other packages recorded; `register_all` does so at the start."""
+    with _registering:
+        if _begun:
+            _record_own(found())
+
+
+def _record_own(ops: Iterable[Any]) -> None:
+    from torch_pjrt.tensor.kernel_source import kernel_of
+
+    for op in ops:
+        library = torch.library.Library(op.namespace, "FRAGMENT")
+        _libraries.append(library)
+        library.impl(op, _at_once_if_asked(_lazily(kernel_of, op)), KEY)
 
 
 def _register_above_autograd(kernels: dict[Any, Callable[..., Any]]) -> None:
     library = torch.library.Library("aten", "IMPL")
     _libraries.append(library)
     for op, kernel in present(kernels).items():
-        library.impl(op, kernel, f"Autograd{_KEY}")
+        library.impl(op, kernel, f"Autograd{KEY}")
 
 
 def _register_for_differentiated() -> None:

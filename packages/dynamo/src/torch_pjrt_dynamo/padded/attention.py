@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from torch_pjrt.overloads import aten
+from torch_pjrt.plugin import aten
 from torch_pjrt_dynamo.padded.dims import NotProvable, is_padded, one_of_each
 from torch_pjrt_dynamo.padded.sized import Call, Sized, one_factor
 

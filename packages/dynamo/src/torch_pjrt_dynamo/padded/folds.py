@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from torch_pjrt.overloads import aten
-from torch_pjrt.tensor.padding import highest, lowest
+from torch_pjrt.extend.padding import highest, lowest
+from torch_pjrt.plugin import aten
 from torch_pjrt_dynamo.operators import recorded
 from torch_pjrt_dynamo.padded.dims import Dim, NotProvable, is_padded
 from torch_pjrt_dynamo.padded.sized import Call, Sized, one_factor, only, volume, wide

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch_pjrt.overloads import aten
+from torch_pjrt.plugin import aten
 from torch_pjrt_dynamo.operators import recorded
 from torch_pjrt_dynamo.padded.dims import Dim
 from torch_pjrt_dynamo.padded.pointwise import broadcast

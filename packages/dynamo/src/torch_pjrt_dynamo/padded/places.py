@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from torch_pjrt.overloads import aten
+from torch_pjrt.plugin import aten
 from torch_pjrt_dynamo.padded.dims import Dim, NotProvable, is_padded
 from torch_pjrt_dynamo.padded.pointwise import broadcast
 from torch_pjrt_dynamo.padded.sized import Call, Sized, one_factor, only

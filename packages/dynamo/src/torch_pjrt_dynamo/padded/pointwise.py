@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from torch_pjrt.overloads import aten
-from torch_pjrt.tensor.padding import is_pointwise
+from torch_pjrt.extend.padding import is_pointwise
+from torch_pjrt.plugin import aten
 from torch_pjrt_dynamo.operators import recorded
 from torch_pjrt_dynamo.padded.arithmetic import number
 from torch_pjrt_dynamo.padded.dims import Dim, NotProvable

@@ -10,7 +10,7 @@ import torch
 from torch._ops import HigherOrderOperator, OpOverload
 from torch.fx import GraphModule, Node
 
-from torch_pjrt.tensor.buffer import buffer_of
+from torch_pjrt.extend import buffer_of
 from torch_pjrt_dynamo.lines import LinedCode, line_of
 from torch_pjrt_dynamo.operators import CannotRecord
 from torch_pjrt_dynamo.padded.dims import Dim, NotProvable, one_of_each, true_size

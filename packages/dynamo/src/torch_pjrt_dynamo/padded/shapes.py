@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from torch_pjrt.overloads import aten
+from torch_pjrt.plugin import aten
 from torch_pjrt_dynamo.operators import recorded
 from torch_pjrt_dynamo.padded.arithmetic import number
 from torch_pjrt_dynamo.padded.dims import (

@@ -10,8 +10,8 @@ from typing import Any
 import sympy
 import torch
 
-from torch_pjrt import operators
-from torch_pjrt.tensor import record
+from torch_pjrt.extend import record_call
+from torch_pjrt.extend.padding import fill_rest
 from torch_pjrt_dynamo.operators import recorded
 from torch_pjrt_dynamo.padded.dims import (
     Dim,
@@ -98,7 +98,7 @@ class Sizes:
         tensor = x.tensor if shape == tuple(split) else x.tensor.reshape(split)
         for place, atom in places:
             args = (tensor, self.count(atom), place, 1, value)
-            tensor = record.call(operators.fill_rest, args, {})
+            tensor = record_call(fill_rest, args, {})
         return Sized(tensor if tuple(tensor.shape) == shape else tensor.reshape(shape), x.dims)
 
     def all_filled(self, x: Sized, value: float) -> Sized:

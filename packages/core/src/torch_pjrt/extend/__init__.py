@@ -1,0 +1,212 @@
+"""For packages that record operators, compile programs and launch them: `torch-pjrt-dynamo` is made of these.
+
+What describes programs (`Graph`, `Signature`, `Face`, ...) is in `torch_pjrt.plugin`. What is here is
+loaded on first use. A name that is called for each operator is core's own function, without anything
+around it.
+
+Operators of a package's own, and what it says of values:
+
+    lowers              a rule for an operator, on every device, at any time
+    without_x64         a rule, or a part of one, under JAX's usual 32 bits
+    annotate            a value that is told something, for passes, the program's key and XLA
+    define_annotation   a kind of annotation, with its rule
+    annotation_of       what a node says of its value, for passes; an Annotation
+    add_program_hooks   functions around compilations and launches: ProgramHooks, called with a Program
+    traced              a graph as a part of what JAX traces now, in a rule
+
+Recording. A `Tape` holds what a thread has recorded since its last sync; a `Value` is one array, there
+or pending:
+
+    state, current      `state.tape` is this thread's tape; current() one that is open
+    Tape, onto          a nested tape records a graph; `onto(tape)` is the block in which it does
+    Value, Uploaded     arrays; Uploaded ones came from the host and know their range
+    number_on           a value's number on a tape
+    graph_of            the graph that a tape has recorded
+    intern              the one Signature of a pattern of calls
+    FunctionOp          an operator that one JAX function is
+    record              append a node; append is the same written out, for many inputs
+    record_call         append a call of an operator, with any arguments, as its kernel does
+    run_on_cpu          run it by PyTorch's CPU kernel instead
+    cut                 sync if the tape is longer than `torch_pjrt.config.tape_bound`
+    number_key          equal for Python numbers of nodes that are the same whenever the program runs
+    with_precision, precision_in_force, PRECISIONS    of products of float32
+    Line                where the user's program called a node
+
+Tensors of the device:
+
+    is_pjrt             whether something is one
+    buffer_of, Buffer   what stands behind its storage: a value, and how that lies there
+    value_of, content   the value of a tensor, of a buffer
+    look_of             its Face, and its offset
+    wrap, wrap_sized    a new tensor of a value; create_empty_tensor is the bare one
+    store               write a value into a tensor
+    upload, put         a CPU tensor as a value, a NumPy array as an array of the device
+    host_array          a value read
+    give_away           let what is recorded take the memory of tensors
+
+Errors that only values decide:
+
+    watched, Refusal    have a program's result looked at, and what to raise
+    watch_of            what a nested tape watches
+
+The process:
+
+    start               start the device and register its kernels
+    client              the device at work
+    counters, because   what is counted for `report()`; the cause of syncs in a block
+    keep_dynamo_out     packages in which Dynamo is to trace nothing
+    lazy_attribute      for a module's `__getattr__`: what another one holds, imported now
+    padding             tensors with room: a module, unstable
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from torch_pjrt.lazy import attribute as lazy_attribute
+
+if TYPE_CHECKING:
+    from torch_pjrt.annotations import Annotation, annotate, annotation_of, define_annotation
+    from torch_pjrt.compile.precision import PRECISIONS, with_precision
+    from torch_pjrt.compile.precision import in_force as precision_in_force
+    from torch_pjrt.compile.programs import Program
+    from torch_pjrt.compile.within import traced
+    from torch_pjrt.device.tracers import keep_out as keep_dynamo_out
+    from torch_pjrt.extend import padding
+    from torch_pjrt.graph.append import append
+    from torch_pjrt.graph.graph import graph_of
+    from torch_pjrt.graph.signature import FunctionOp, intern
+    from torch_pjrt.graph.tape import Tape, Uploaded, Value, current, number_on, onto, state
+    from torch_pjrt.lowering.narrow import without_x64
+    from torch_pjrt.observe.causes import because
+    from torch_pjrt.observe.counters import counters
+    from torch_pjrt.observe.hooks import ProgramHooks, add_program_hooks
+    from torch_pjrt.observe.lines import Line
+    from torch_pjrt.passes.merge_equal import number_key
+    from torch_pjrt.run.client import client
+    from torch_pjrt.run.sync import cut
+    from torch_pjrt.run.watch import Refusal, watched
+    from torch_pjrt.tensor.bounds import watch_of
+    from torch_pjrt.tensor.buffer import (
+        Buffer,
+        buffer_of,
+        create_empty_tensor,
+        is_pjrt,
+        look_of,
+        wrap,
+        wrap_sized,
+    )
+    from torch_pjrt.tensor.fallback import run_on_cpu
+    from torch_pjrt.tensor.giving import give_away
+    from torch_pjrt.tensor.own_operators import lowers
+    from torch_pjrt.tensor.record import call as record_call
+    from torch_pjrt.tensor.record import record
+    from torch_pjrt.tensor.registry import register_all as start
+    from torch_pjrt.tensor.transfer import host_array, put, upload
+    from torch_pjrt.tensor.view import content, store, value_of
+
+__all__ = [
+    "PRECISIONS",
+    "Annotation",
+    "Buffer",
+    "FunctionOp",
+    "Line",
+    "Program",
+    "ProgramHooks",
+    "Refusal",
+    "Tape",
+    "Uploaded",
+    "Value",
+    "add_program_hooks",
+    "annotate",
+    "annotation_of",
+    "append",
+    "because",
+    "buffer_of",
+    "client",
+    "content",
+    "counters",
+    "create_empty_tensor",
+    "current",
+    "cut",
+    "define_annotation",
+    "give_away",
+    "graph_of",
+    "host_array",
+    "intern",
+    "is_pjrt",
+    "keep_dynamo_out",
+    "lazy_attribute",
+    "look_of",
+    "lowers",
+    "number_key",
+    "number_on",
+    "onto",
+    "padding",
+    "precision_in_force",
+    "put",
+    "record",
+    "record_call",
+    "run_on_cpu",
+    "start",
+    "state",
+    "store",
+    "traced",
+    "upload",
+    "value_of",
+    "watch_of",
+    "watched",
+    "with_precision",
+    "without_x64",
+    "wrap",
+    "wrap_sized",
+]
+
+#   names, by where they are     `name=other` is called `other` there
+_WHERE = {
+    "annotations": "Annotation annotate annotation_of define_annotation",
+    "compile.precision": "PRECISIONS with_precision precision_in_force=in_force",
+    "compile.programs": "Program",
+    "compile.within": "traced",
+    "device.tracers": "keep_dynamo_out=keep_out",
+    "graph.append": "append",
+    "graph.graph": "graph_of",
+    "graph.signature": "FunctionOp intern",
+    "graph.tape": "Tape Uploaded Value current number_on onto state",
+    "lowering.narrow": "without_x64",
+    "observe.causes": "because",
+    "observe.counters": "counters",
+    "observe.hooks": "ProgramHooks add_program_hooks",
+    "observe.lines": "Line",
+    "passes.merge_equal": "number_key",
+    "run.client": "client",
+    "run.sync": "cut",
+    "run.watch": "Refusal watched",
+    "tensor.bounds": "watch_of",
+    "tensor.buffer": "Buffer buffer_of create_empty_tensor is_pjrt look_of wrap wrap_sized",
+    "tensor.fallback": "run_on_cpu",
+    "tensor.giving": "give_away",
+    "tensor.own_operators": "lowers",
+    "tensor.record": "record record_call=call",
+    "tensor.registry": "start=register_all",
+    "tensor.transfer": "host_array put upload",
+    "tensor.view": "content store value_of",
+}
+_LAZY = {
+    name: (f"torch_pjrt.{module}", there or name)
+    for module, names in _WHERE.items()
+    for name, _, there in (word.partition("=") for word in names.split())
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "padding":
+        from importlib import import_module
+
+        return import_module("torch_pjrt.extend.padding")
+    if name in _LAZY:
+        import torch  # noqa: F401  registers the device first, in the order that PyTorch expects
+
+        globals()[name] = found = lazy_attribute(*_LAZY[name])
+        return found
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,88 @@
+"""Appending a node of many inputs to the tape, written out: what every call of a compiled graph does.
+
+`tensor/record.py` does the same in general. The contract of both: no function is called between the last look
+at `tape.closed` and the end of the append, so that neither another thread nor an interrupt comes between.
+"""
+
+from __future__ import annotations
+
+from itertools import repeat
+
+from torch_pjrt.graph.signature import Signature
+from torch_pjrt.graph.tape import Tape, Value, current, state
+
+
+def append(
+    signature: Signature, inputs: list[Value], code: list[int], n_draws: int = 1
+) -> list[Value]:
+    """Append one node without Python numbers to this thread's tape; the values that it makes, in order.
+
+    inputs   one value for each of the signature's faces; the list is not kept.
+    code     what the node is where it is the first of a tape: `signature.number, -1, -2, ...`.
+    n_draws  how many draws it takes, where the signature is `random`.
+
+    Values that are pending on another thread's tape are computed first.
+
+        made = append(signature, values, [signature.number, *range(-1, -len(values) - 1, -1)])
+    """
+    outs = signature.outs
+    while True:
+        tape = state.tape
+        if tape.closed:
+            tape = current()
+        # Where nothing is pending here, no other thread wants to run this tape.
+        is_first = (
+            not tape.values and not tape.inputs and not [v for v in inputs if v.array is None]
+        )
+        if not is_first:
+            node = _numbered(tape, signature.number, inputs)
+        else:
+            node = code
+        if signature.random:
+            node = [*node, *_draw(tape, n_draws)]
+        first = len(tape.values)
+        made = list(map(Value, outs, range(first, first + len(outs)), repeat(tape)))
+        if tape.closed:  # by another thread, just now
+            continue
+        # From here on nothing is called, so that an interrupt (Ctrl-C) comes before or after.
+        if is_first:
+            tape.inputs += inputs
+            tape.unnumbered = True
+        tape.code += node
+        tape.values += made
+        tape.n_further += len(made) - 1
+        return made
+
+
+def _draw(tape: Tape, n_draws: int) -> tuple[int, int]:
+    from torch_pjrt.device.generator import generator
+
+    return generator.draw(tape, n_draws)
+
+
+def _numbered(tape: Tape, number: int, inputs: list[Value]) -> list[int]:
+    """The node's code: what `Tape.take` gives for each input, written out for those that are there."""
+    if tape.unnumbered:
+        tape.number_first()
+    taken, known = tape.inputs, tape._numbers
+    code = [number]
+    append = code.append
+    for value in inputs:
+        if value.tape is tape:
+            append(value.number)
+            continue
+        if value.array is None:
+            append(tape.take(value))
+            continue
+        key = id(value)
+        n = known.get(key)
+        if tape.closed:  # by another thread: nothing is to be added to it
+            return code
+        if n is None:
+            n = -len(taken) - 1
+            taken += (value,)
+            known[key] = n
+        value.tape = tape
+        value.number = n
+        append(n)
+    return code
