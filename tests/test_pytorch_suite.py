@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from torch_pjrt.testing.parts import part
-from torch_pjrt.testing.pytorch_suite.__main__ import CARRIED, main, read_results
+from torch_pjrt.testing.pytorch_suite.__main__ import CARRIED, main
 from torch_pjrt.testing.pytorch_suite.gaps import GAPS, Gap
 from torch_pjrt.testing.pytorch_suite.outcomes import Outcome, Result
 from torch_pjrt.testing.pytorch_suite.verdict import Verdict
+from torch_pjrt.testing.results import read_results
 
 TESTS = """
 import os, time, unittest
@@ -64,13 +65,13 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_each_test_has_its_outcome(results: Path) -> None:
-    outcomes = {r.test.partition(".")[2]: r.outcome for r in read_results(results)}
+    outcomes = {r.test.partition(".")[2]: r.outcome for r in read_results(results, Result.of_dict)}
 
     assert outcomes == WHAT_COMES_OF_THEM
 
 
 def test_what_failed_says_why(results: Path) -> None:
-    why = {r.test.partition(".")[2]: r.why for r in read_results(results)}
+    why = {r.test.partition(".")[2]: r.why for r in read_results(results, Result.of_dict)}
 
     assert "'pjrt'" in why["test_differs_here_pjrt"]
     assert why["test_differs_everywhere_pjrt"].startswith("fails on the CPU, too")
@@ -87,7 +88,7 @@ def test_a_run_goes_on_where_it_stopped(results: Path, capsys: pytest.CaptureFix
     main([str(results.with_name("test_some.py")), "--results", str(part_of_it), "--resume"])
 
     assert "1 tests in" in capsys.readouterr().out
-    assert {r.test for r in read_results(part_of_it)} == {
+    assert {r.test for r in read_results(part_of_it, Result.of_dict)} == {
         json.loads(line)["test"] for line in lines
     }
 

@@ -24,6 +24,17 @@ QUICK_XLA_FLAGS = " ".join(
     )
 )
 
+
+def environment(*, quick: bool = True, programs: str = "", **more: str) -> dict[str, str]:
+    """Of a child: this process's, with programs compiled quickly unless it says how, and kept in a folder.
+
+    None keeps any by default: such runs make thousands that nobody needs again.
+    """
+    # Flags of the environment, also empty ones, win.
+    flags = {"XLA_FLAGS": QUICK_XLA_FLAGS} if quick else {}
+    return {**flags, **os.environ, **more, "TORCH_PJRT_CACHE_DIR": programs}
+
+
 _END = ""  # what the reader puts where the child's answers end
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import fnmatch
-import json
 import os
 import sys
 import time
@@ -18,6 +17,7 @@ from torch_pjrt.testing.conformance.check import Result
 from torch_pjrt.testing.conformance.pool import check_all
 from torch_pjrt.testing.conformance.verdict import Verdict
 from torch_pjrt.testing.parts import part
+from torch_pjrt.testing.results import begin_results, read_results, write_result
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -26,21 +26,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     cases = _chosen(options)
     known: dict[Case, Result] = {}
     if options.resume:
-        known = {r.case: r for r in read_results(options.results)}
-    elif options.results.exists():
-        options.results.unlink()
-    options.results.parent.mkdir(parents=True, exist_ok=True)
+        known = {r.case: r for r in read_results(options.results, lambda d: Result(**d))}
     waiting = [case for case in cases if case not in known]
     print(f"{len(cases)} cases, {len(cases) - len(waiting)} of them known; {options.results}")
     results = [known[case] for case in cases if case in known]
     start = time.monotonic()
     verdict = Verdict()
-    with options.results.open("a") as file:
+    with begin_results(options.results, (result.as_dict() for result in known.values())) as file:
         for result in check_all(
             waiting, options.device, options.workers, from_disk=options.from_disk
         ):
-            file.write(json.dumps(result.as_dict()) + "\n")
-            file.flush()
+            write_result(file, result.as_dict())
             results.append(result)
             if complaint := verdict.on(result):
                 print(complaint, flush=True)
@@ -54,17 +50,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.page is not None:
         options.page.write_text(page.markdown(results))
     return 1 if complaints or of_rows else 0
-
-
-def read_results(path: Path) -> list[Result]:
-    """The results that an earlier run left; the last line of a run that was cut off does not count."""
-    results = []
-    for line in path.read_text().splitlines() if path.exists() else ():
-        try:
-            results.append(Result(**json.loads(line)))
-        except (ValueError, TypeError):
-            continue
-    return results
 
 
 def _chosen(options: argparse.Namespace) -> list[Case]:

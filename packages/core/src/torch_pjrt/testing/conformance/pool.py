@@ -10,19 +10,18 @@ first has compiled; what counts is the second. There a case that ends its proces
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import json
-import os
 import queue
-import subprocess
 import sys
 import tempfile
 import threading
+import warnings
 from collections.abc import Iterable, Iterator
-from dataclasses import astuple, dataclass, field
+from dataclasses import astuple, dataclass
 from itertools import groupby, islice
-from typing import Any, TextIO
 
-from torch_pjrt.testing.child import QUICK_XLA_FLAGS
+from torch_pjrt.testing.child import Child, answers, environment
 from torch_pjrt.testing.conformance import gaps
 from torch_pjrt.testing.conformance.cases import Case
 from torch_pjrt.testing.conformance.check import Result, check
@@ -105,7 +104,7 @@ def _shepherd_of_pairs(units: Units, results: Results, device: str) -> None:
 class _Worker:
     """A process that checks cases.
 
-    programs     the folder in which it keeps programs; none by default: they are thousands that nobody needs.
+    programs     the folder in which it keeps programs; none by default.
     tries_again  whether a case that ends it, or takes long, is tried in the ordinary way.
     """
 
@@ -113,30 +112,29 @@ class _Worker:
     programs: str = ""
     tries_again: bool = True
     fast: bool = True
-    process: subprocess.Popen[str] | None = None
+    child: Child | None = None
     done: int = 0
-    lines: queue.SimpleQueue[str] = field(default_factory=queue.SimpleQueue)
 
     def check(self, unit: list[Case]) -> Iterator[Result]:
         waiting = list(unit)
         if self.fast and unit[0].operator in _SLOW_WHEN_FAST:
             self._start_over(fast=False)
         while waiting:
-            self._ask(waiting if self.fast else waiting[:1])
+            child = self._started()
+            child.ask([astuple(case) for case in (waiting if self.fast else waiting[:1])])
             while waiting:
-                line = self._answer()
-                if not line and self.fast and self.tries_again:
+                answer = self._answer(child)
+                if isinstance(answer, str) and self.fast and self.tries_again:
                     self._start_over(fast=False)
                     break
-                if line:
-                    result = Result(**json.loads(line))
-                else:
-                    result = Result(*astuple(waiting[0]))
-                    result.fail("its process ended, or took too long")
+                result = answer
+                if isinstance(result, str):
                     self.stop()
+                    result = Result(*astuple(waiting[0]))
+                    result.fail(str(answer))
                 waiting.pop(0)
                 yield result
-                if not (self.fast and line):
+                if not self.fast or result is not answer:
                     break
         if not self.fast:
             self._start_over(fast=True)
@@ -144,76 +142,44 @@ class _Worker:
         if self.done >= _UNITS:
             self.stop()
 
-    def _answer(self) -> str:
-        """The next line of the process; empty if there is none, or not in time."""
-        in_a_hurry = self.fast and self.tries_again
+    def _answer(self, child: Child) -> Result | str:
+        """The next result, or why there is none."""
+        seconds = _FAST_S if self.fast and self.tries_again else _ORDINARY_S
         try:
-            return self.lines.get(timeout=_FAST_S if in_a_hurry else _ORDINARY_S)
-        except queue.Empty:
-            return ""
-
-    def _ask(self, cases: list[Case]) -> None:
-        process = self._started()
-        assert process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            process.stdin.write(json.dumps([astuple(case) for case in cases]) + "\n")
-            process.stdin.flush()
+            answer = child.answer(seconds)
+        except TimeoutError:
+            return f"it took over {seconds} s"
+        return f"its process ended: {child.how_it_ended()}" if answer is None else Result(**answer)
 
     def _start_over(self, *, fast: bool) -> None:
         self.stop()
         self.fast = fast
 
-    def _started(self) -> subprocess.Popen[str]:
-        if self.process is None:
-            # Those of the environment, also empty ones, win.
-            environment = {**({"XLA_FLAGS": QUICK_XLA_FLAGS} if self.fast else {}), **os.environ}
-            environment["TORCH_PJRT_CACHE_DIR"] = self.programs
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", __name__, self.device],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-                env=environment,
+    def _started(self) -> Child:
+        if self.child is None:
+            self.child = Child(
+                ["-m", __name__, self.device], environment(quick=self.fast, programs=self.programs)
             )
-            self.done, self.lines = 0, queue.SimpleQueue()
-            assert self.process.stdout is not None
-            reader = threading.Thread(
-                target=_forward, args=(self.process.stdout, self.lines), daemon=True
-            )
-            reader.start()
-        return self.process
+            self.done = 0
+        return self.child
 
     def stop(self) -> None:
-        if self.process is not None:
-            self.process.kill()
-            self.process.wait()
-            if self.process.stdin is not None:
-                with contextlib.suppress(BrokenPipeError):
-                    self.process.stdin.close()
-            self.process = None
-
-
-def _forward(stream: TextIO, lines: queue.SimpleQueue[str]) -> None:
-    with stream:
-        for line in stream:
-            lines.put(line)
-    lines.put("")
+        if self.child is not None:
+            self.child.stop()
+            self.child = None
 
 
 def _work(device: str) -> None:
     """The worker: a list of cases a line comes in, a result a line goes out."""
-    import warnings
-
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what operators print is not for the parent
-    os.dup2(1, 2)
+    faulthandler.enable()
+    out = answers()
     warnings.simplefilter("ignore")
     for line in sys.stdin:
         for operator, dtype, kind in json.loads(line):
             case = Case(operator, dtype, kind)
-            result: dict[str, Any] = check(case, device, gaps.tolerance(case)).as_dict()
-            answers.write(json.dumps(result) + "\n")
-            answers.flush()
+            result = check(case, device, gaps.tolerance(case)).as_dict()
+            out.write(json.dumps(result) + "\n")
+            out.flush()
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import faulthandler
 import json
-import os
 import sys
 import time
 import warnings
@@ -13,7 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from torch_pjrt.testing.child import QUICK_XLA_FLAGS, Child, answers
+from torch_pjrt.testing.child import Child, answers, environment
 from torch_pjrt.testing.fuzz.kinds import KINDS
 
 _OF_A_CHILD = 400  # programs; what is compiled stays in memory
@@ -33,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     while time.monotonic() < end:
         child = Child(
             ["-m", "torch_pjrt.testing.fuzz", "--worker", "--device", options.device],
-            {"XLA_FLAGS": QUICK_XLA_FLAGS, **os.environ, "TORCH_PJRT_CACHE_DIR": ""},
+            environment(),
         )
         try:
             for _ in range(_OF_A_CHILD):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import time
@@ -16,6 +15,7 @@ from torch_pjrt.testing.parts import Part, part
 from torch_pjrt.testing.pytorch_suite.outcomes import Result
 from torch_pjrt.testing.pytorch_suite.pool import NotLoaded, run_all
 from torch_pjrt.testing.pytorch_suite.verdict import Verdict
+from torch_pjrt.testing.results import begin_results, read_results, write_result
 
 CARRIED = [
     Path(__file__).parent / "carried" / f"{name}.py"
@@ -30,8 +30,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.exit(f"there is no file {', '.join(missing)}")
     if options.device:
         os.environ["PJRT_DEVICE"] = options.device
-    known = {r.test: r for r in read_results(options.results)} if options.resume else {}
-    options.results.parent.mkdir(parents=True, exist_ok=True)
+    known: dict[str, Result] = {}
+    if options.resume:
+        known = {r.test: r for r in read_results(options.results, Result.of_dict)}
     files = options.files or CARRIED
     verdict, results, complaints = Verdict(), [], []
     chosen: set[str] = set()
@@ -42,15 +43,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return picked
 
     start = time.monotonic()
-    with options.results.open("w") as file:
-        file.writelines(json.dumps(result.as_dict()) + "\n" for result in known.values())
+    with begin_results(options.results, (result.as_dict() for result in known.values())) as file:
         for result in run_all(files, choose, known, options.timeout, options.workers):
             if isinstance(result, NotLoaded):
                 complaints.append(f"NOT LOADED {result.file}: {result.why}")
                 print(complaints[-1], flush=True)
                 continue
-            file.write(json.dumps(result.as_dict()) + "\n")
-            file.flush()
+            write_result(file, result.as_dict())
             results.append(result)
             if complaint := verdict.on(result):
                 print(complaint, flush=True)
@@ -63,17 +62,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     print("\n".join([*(c for c in complaints if c.startswith("ROW")), *verdict.table(results)]))
     print(f"{n_run} tests in {seconds:.0f} s; {len(complaints)} complaints; {options.results}")
     return 1 if complaints else 0
-
-
-def read_results(path: Path) -> list[Result]:
-    """The results that an earlier run left; the last line of a run that was cut off does not count."""
-    results = []
-    for line in path.read_text().splitlines() if path.exists() else ():
-        try:
-            results.append(Result.of_dict(json.loads(line)))
-        except (ValueError, TypeError, KeyError):
-            continue
-    return results
 
 
 def _is_chosen(test: str, pattern: str | None, share: Part | None) -> bool:

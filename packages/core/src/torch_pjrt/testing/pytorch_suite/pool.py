@@ -6,14 +6,13 @@ was hit by what ran before it. One that takes long is tried again with programs 
 
 from __future__ import annotations
 
-import os
 import queue
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from torch_pjrt.testing.child import QUICK_XLA_FLAGS, Child
+from torch_pjrt.testing.child import Child, environment
 from torch_pjrt.testing.pytorch_suite.outcomes import Outcome, Result
 
 # After so many a child makes room for a fresh one: programs stay in memory.
@@ -150,12 +149,9 @@ def _listed(file: Path) -> list[str] | NotLoaded:
 
 
 def _started(*, quick: bool = True) -> Child:
-    environment = {
-        # Those of the environment, also empty ones, win.
-        **({"XLA_FLAGS": QUICK_XLA_FLAGS} if quick else {}),
-        **os.environ,
-        # PyTorch's word for devices like ours; those for the CPU say what a failure means.
-        "PYTORCH_TESTING_DEVICE_ONLY_FOR": "privateuse1,cpu",
-        "TORCH_PJRT_CACHE_DIR": "",  # thousands of programs that nobody needs again
-    }
-    return Child(["-m", "torch_pjrt.testing.pytorch_suite.worker"], environment)
+    # PyTorch's word for devices like ours; those for the CPU say what a failure means.
+    devices = "privateuse1,cpu"
+    return Child(
+        ["-m", "torch_pjrt.testing.pytorch_suite.worker"],
+        environment(quick=quick, PYTORCH_TESTING_DEVICE_ONLY_FOR=devices),
+    )
