@@ -133,7 +133,8 @@ def test_both_branches_draw(sign: int) -> None:
 def test_dropout_of_all_or_nothing_is_exact(flow: Any, p: float) -> None:
     x = torch.linspace(0.5, 2, 12).reshape(3, 4).to("pjrt")
 
-    saw = compiled(lambda x: flow(x, lambda x: dropout(x, p)))(x).cpu()
+    # Some versions of PyTorch give the argument itself where p is 0, which a body must not return.
+    saw = compiled(lambda x: flow(x, lambda x: dropout(x.clone(), p)))(x).cpu()
 
     assert saw.tolist() == (x * (1 - p)).tolist()
 
