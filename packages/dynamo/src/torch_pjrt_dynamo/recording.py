@@ -151,7 +151,7 @@ def _onto(scratch: Tape) -> Iterator[None]:
         yield
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Input:
     """A tensor of the scratch tape that stands for an argument.
 

@@ -55,7 +55,7 @@ def places(index: Array, size: int, dtype: np.dtype | None = None, negative: boo
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Selection:
     """What a list of index tensors selects.
 

@@ -95,7 +95,7 @@ def _slid(
     return _made(base, order, shape, starts, limits, steps, dims, tuple(face.shape)), there
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Window:
     """A selection of elements.
 

@@ -17,7 +17,7 @@ Options = tuple[tuple[str, object], ...]
 Key = tuple[tuple[int, ...], tuple[int, ...], tuple[Face, ...], int, str, str, Options]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Recorded:
     """One recorded program. Arrays have an element for each operator that was recorded.
 

@@ -97,6 +97,22 @@ class Read:
     content: Content
 
 
+class Outside:
+    """A tensor that lives outside of the step. Equal by identity: `==` of two tensors gives a third."""
+
+    __slots__ = ("tensor",)
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor = weakref.ref(tensor)
+
+    def __eq__(self, other: object) -> bool:
+        mine = self.tensor()
+        return mine is not None and isinstance(other, Outside) and other.tensor() is mine
+
+    def __hash__(self) -> int:
+        return hash(self.tensor)
+
+
 @dataclass(frozen=True, slots=True)
 class Gradient:
     """A gradient that the call made: of an argument, or of a tensor that lives outside.
@@ -105,7 +121,7 @@ class Gradient:
     replaces     it took the place of another, which the call did not look at.
     """
 
-    target: Argument | weakref.ref[torch.Tensor]
+    target: Argument | Outside
     result: Result
     base: Face
     look: tuple[Face, int]
@@ -261,7 +277,7 @@ def _note_gradients(
             continue
         own.add(id(buffer))
         place = places.get(id(tensor))
-        target = Argument(place) if place is not None else weakref.ref(tensor)
+        target = Argument(place) if place is not None else Outside(tensor)
         seen.gradients.append(Gradient(target, result, buffer.face, look, had is not None))
         if had is not None:
             replaced.append(tensor)
@@ -284,7 +300,7 @@ def at_their_gradients(seen: Observed) -> Observed | None:
     fresh = dict(seen.fresh)
     for gradient in seen.gradients:
         if gradient.replaces and not isinstance(gradient.target, Argument):
-            tensor = gradient.target()
+            tensor = gradient.target.tensor()
             if tensor is None or tensor.grad is None or tensor.grad.layout is not torch.strided:
                 return None
             buffer = buffer_of(tensor.grad)

@@ -64,7 +64,7 @@ class _Inputs:
         return inputs, held
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Call:
     """One call of a replay: what it began with, and how far it has come.
 
@@ -283,7 +283,7 @@ def _put_gradient(
     made: Gradient, results: Sequence[Sequence[jax.Array]], tensors: Sequence[torch.Tensor]
 ) -> None:
     target = made.target
-    tensor = tensors[target.place] if isinstance(target, Argument) else target()
+    tensor = tensors[target.place] if isinstance(target, Argument) else target.tensor()
     if tensor is not None:
         array = results[made.result.launch][made.result.place]
         tensor.grad = tensor_on(array, made.base, *made.look)

@@ -90,7 +90,7 @@ class _Progress:
         self.replays = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Call:
     """The arguments of a call: all, the tensors among them, and the objects whose attributes may change."""
 

@@ -43,7 +43,7 @@ class Statement:
         return self.function(*args, **kwargs)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Program:
     """Inputs (on the CPU), statements, and how it is run."""
 
