@@ -54,7 +54,7 @@ def add_program_hooks(
     before_compile  with the graph as it was recorded, before it is looked for on disk or compiled.
     after_compile   with the program, which was compiled or loaded (`program.compilation.loaded`).
     before_launch   with the program; captured steps launch too. What it raises keeps the program from
-                    running.
+                    running, and the values that it would have made are lost.
     after_launch    with the program, when the device has it; it may still compute.
 
     They must not read or make tensors of the device. What they raise comes through to who caused the
