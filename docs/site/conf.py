@@ -68,7 +68,9 @@ def add_contents(_app: Any, page: str, source: list[str]) -> None:
         source[0] += "\n" + contents(source[0])
 
 
-def to_rst(_app: Any, _what: str, _name: str, _object: Any, _options: Any, lines: list[str]) -> None:
+def to_rst(
+    _app: Any, _what: str, _name: str, _object: Any, _options: Any, lines: list[str]
+) -> None:
     lines[:] = docstrings.to_rst(lines)
 
 

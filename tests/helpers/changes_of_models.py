@@ -339,7 +339,7 @@ ROWS["autocast"] = _mode(
 
 @documented(
     "functions that are replaced deeper inside PyTorch or an installed package than a `forward`, "
-    "or what the step itself calls, names"
+    "or than a function that the step itself calls"
 )
 def patched_deep_below() -> Made:
     _, _, step = trained()
