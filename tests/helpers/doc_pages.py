@@ -69,7 +69,8 @@ def prose(page: Path) -> str:
 def blocks(page: Path) -> list[Block]:
     """The fenced blocks and the comments with code, in their order."""
     text = page.read_text()
-    pattern = r"^(?P<indent> *)```(?P<info>[^`\n]*)\n(?P<body>.*?)^(?P=indent)```$|<!-- run first:\n(?P<first>.*?)-->"
+    fenced = r"^(?P<indent> *)```(?P<info>[^`\n]*)\n(?P<body>.*?)^(?P=indent)```$"
+    pattern = rf"{fenced}|<!-- run first:\n(?P<first>.*?)-->"
     return [
         Block(
             text.count("\n", 0, found.start()) + 2,
