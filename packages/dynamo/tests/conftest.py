@@ -10,8 +10,7 @@ import pytest
 import torch
 
 import torch_pjrt
-from torch_pjrt.compile.programs import forget_programs
-from torch_pjrt.observe.counters import counters
+from torch_pjrt.extend import counters, forget_programs
 
 
 @pytest.fixture(autouse=True)

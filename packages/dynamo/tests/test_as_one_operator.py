@@ -10,11 +10,8 @@ import torch
 from torch import nn
 
 import torch_pjrt
-from torch_pjrt.compile.programs import forget_programs
-from torch_pjrt.graph.graph import graph_of
-from torch_pjrt.graph.tape import state
-from torch_pjrt.observe.counters import counters
-from torch_pjrt.passes import Expand
+from torch_pjrt.extend import counters, forget_programs, graph_of, state
+from torch_pjrt.passes import Expand  # noqa: TID251
 
 
 class Scaled(nn.Module):

@@ -11,7 +11,7 @@ from torch._higher_order_ops import scan, while_loop
 from torch._higher_order_ops.map import map as torch_map
 
 import torch_pjrt_dynamo
-from torch_pjrt.observe.counters import counters
+from torch_pjrt.extend import counters
 
 Tensor = torch.Tensor
 

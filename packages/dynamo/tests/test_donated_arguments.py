@@ -12,8 +12,8 @@ import torch
 
 import torch_pjrt
 from torch_pjrt.errors import DonatedTensor
-from torch_pjrt.observe.counters import counters
-from torch_pjrt.run import client as running
+from torch_pjrt.extend import counters
+from torch_pjrt.run import client as running  # noqa: TID251
 
 
 def extended(cache: dict[str, torch.Tensor], x: torch.Tensor) -> dict[str, torch.Tensor]:

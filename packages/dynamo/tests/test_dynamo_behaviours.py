@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from torch_pjrt.observe.counters import counters
+from torch_pjrt.extend import counters
 
 Tensor = torch.Tensor
 

@@ -7,8 +7,7 @@ from typing import Any
 import torch
 
 import torch_pjrt
-from torch_pjrt.graph.tape import state
-from torch_pjrt.observe.counters import counters
+from torch_pjrt.extend import counters, state
 
 
 def tensors() -> tuple[torch.Tensor, torch.Tensor]:

@@ -15,7 +15,7 @@ import torch
 from torch._higher_order_ops.out_dtype import out_dtype
 from torch.nn.attention.flex_attention import AuxRequest, create_block_mask, flex_attention
 
-from torch_pjrt.observe.counters import counters
+from torch_pjrt.extend import counters
 
 BATCH, HEADS, QUERIES, KEYS, WIDTH, BLOCK = 2, 4, 16, 24, 8, 8
 Mod = Callable[..., torch.Tensor]

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from torch_pjrt.lowering.table import LoweringTable
-from torch_pjrt.observe.counters import counters
-from torch_pjrt.run.client import client
+from torch_pjrt.extend import counters
+from torch_pjrt.plugin import LoweringTable, client
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 import torch_pjrt
-from torch_pjrt.observe.counters import counters
-from torch_pjrt.settings import settings
+from torch_pjrt import config
+from torch_pjrt.extend import counters
 
 Step = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -150,7 +150,7 @@ def test_a_call_is_one_node() -> None:
     with torch.no_grad():
         model(x)
         torch_pjrt.sync()
-        from torch_pjrt.graph.tape import state
+        from torch_pjrt.extend import state
 
         result = model(x)
 
@@ -177,7 +177,7 @@ def test_two_copies_of_a_layer_share_a_program(programs: Any) -> None:
 def test_a_call_with_many_results_is_one_operator_to_the_bound_of_the_tape(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(settings, "tape_bound", 8)
+    monkeypatch.setattr(config, "tape_bound", 8)
     xs = [torch.full((2,), float(i)).to("pjrt") for i in range(6)]
     add = torch.compile(lambda xs: [x + 1 for x in xs], backend="pjrt")
     xs = add(xs)

@@ -8,9 +8,8 @@ import pytest
 import torch
 
 import torch_pjrt_dynamo
-from torch_pjrt.graph.graph import graph_of
-from torch_pjrt.graph.tape import state
-from torch_pjrt.passes import Expand, MergeEqual, run_passes
+from torch_pjrt.extend import graph_of, state
+from torch_pjrt.passes import Expand, MergeEqual, run_passes  # noqa: TID251
 
 
 def chain(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:

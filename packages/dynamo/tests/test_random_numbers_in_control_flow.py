@@ -13,7 +13,7 @@ from torch._higher_order_ops.map import map as torch_map
 
 import torch_pjrt
 from torch_pjrt.errors import LoweringError
-from torch_pjrt.observe.counters import counters
+from torch_pjrt.extend import counters
 
 Tensor = torch.Tensor
 Function = Callable[[Tensor], Tensor]

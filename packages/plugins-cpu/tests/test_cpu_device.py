@@ -11,7 +11,7 @@ import jax
 import pytest
 import torch
 
-from torch_pjrt.plugin.host import Host
+from torch_pjrt.testing.hosts import Host
 from torch_pjrt_cpu import plugin
 from torch_pjrt_cpu.plugin import Cpu
 

@@ -12,7 +12,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 import torch_pjrt
-from torch_pjrt.lowering.attention import scaled_dot_product_attention as by_core
+from torch_pjrt.plugin.rules import attention as by_core
 from torch_pjrt_gpu.attention import objection
 from torch_pjrt_gpu.attention import scaled_dot_product_attention as by_us
 
@@ -87,7 +87,7 @@ def test_program_for_a_card_calls_the_fused_kernel_forward_and_backward() -> Non
 
 def lowered(fn: object, *inputs: torch.Tensor) -> str:
     """The program that would be compiled: to compile the kernel takes cuDNN itself."""
-    from torch_pjrt.ahead import compile_for as module
+    from torch_pjrt.ahead import compile_for as module  # noqa: TID251
 
     texts: list[str] = []
 

@@ -6,8 +6,8 @@ import pytest
 from jaxlib import gpu_solver
 
 from torch_pjrt.errors import DeviceError
-from torch_pjrt.plugin import jax_backend
-from torch_pjrt.plugin.host import Host
+from torch_pjrt.plugin import jax_backend  # noqa: TID251
+from torch_pjrt.testing.hosts import Host
 from torch_pjrt_gpu import plugin
 from torch_pjrt_gpu.foreign_calls import foreign_calls
 from torch_pjrt_gpu.plugin import Gpu

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from torch_pjrt.plugin.host import Host
+from torch_pjrt.testing.hosts import Host
 from torch_pjrt_tpu import plugin, probe
 
 

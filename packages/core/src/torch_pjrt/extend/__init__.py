@@ -53,6 +53,7 @@ The process:
 
     start               start the device and register its kernels
     client              the device at work
+    forget_programs     empty the cache of programs, in tests and benchmarks
     counters, because   what is counted for `report()`; the cause of syncs in a block
     keep_dynamo_out     packages in which Dynamo is to trace nothing
     lazy_attribute      for a module's `__getattr__`: what another one holds, imported now
@@ -69,7 +70,7 @@ if TYPE_CHECKING:
     from torch_pjrt.annotations import Annotation, annotate, annotation_of, define_annotation
     from torch_pjrt.compile.precision import PRECISIONS, with_precision
     from torch_pjrt.compile.precision import in_force as precision_in_force
-    from torch_pjrt.compile.programs import Program
+    from torch_pjrt.compile.programs import Program, forget_programs
     from torch_pjrt.compile.within import traced
     from torch_pjrt.device.tracers import keep_out as keep_dynamo_out
     from torch_pjrt.extend import padding
@@ -130,6 +131,7 @@ __all__ = [
     "current",
     "cut",
     "define_annotation",
+    "forget_programs",
     "give_away",
     "graph_of",
     "host_array",
@@ -166,7 +168,7 @@ __all__ = [
 _WHERE = {
     "annotations": "Annotation annotate annotation_of define_annotation",
     "compile.precision": "PRECISIONS with_precision precision_in_force=in_force",
-    "compile.programs": "Program",
+    "compile.programs": "Program forget_programs",
     "compile.within": "traced",
     "device.tracers": "keep_dynamo_out=keep_out",
     "graph.append": "append",

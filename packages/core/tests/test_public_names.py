@@ -1,0 +1,120 @@
+"""What is public is this list, and each name says what it is. Who changes the list changes what is promised."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+USERS = """
+    DeviceLoader __version__ autoload capture check_nans compile_for compile_options config eager explain
+    from_jax jax_function profile profile_step report source_lines sync targets to_jax to_stablehlo
+    """
+PLUGIN = """
+    AutocastRules Builder Capabilities Device Draw Face ForeignCalls Graph GraphOp LoopOp Lowering
+    LoweringTable Node Number NumberSlot Option Options Pass Processes Ref Signature Slot Stage aten client
+    client_options compile_only_chips contiguous_face face_of gpu_options impl library_chips platform_chips
+    platforms_of_plugins prims rewritten run_passes separate_cpu_chips
+    """
+RULES = """
+    Convolution Groups Promote attention attention_backward axes convolution convolution_backward
+    convolution_backward_overrideable grouped_mm opmath over_rows promoted to_jax to_torch without_x64
+    """
+EXTEND = """
+    Annotation Buffer FunctionOp Line PRECISIONS Program ProgramHooks Refusal Tape Uploaded Value
+    add_program_hooks annotate annotation_of append because buffer_of client content counters
+    create_empty_tensor current cut define_annotation forget_programs give_away graph_of host_array intern
+    is_pjrt keep_dynamo_out lazy_attribute look_of lowers number_key number_on onto padding
+    precision_in_force put record record_call run_on_cpu start state store traced upload value_of watch_of
+    watched with_precision without_x64 wrap wrap_sized
+    """
+PADDING = """
+    Count CountedBuffer Names Parts counted fill_rest highest in_order_of is_counted is_pointwise lowest
+    recent room_of roomy roomy_tensor sizes_are_exact
+    """
+
+PUBLIC = {
+    "torch_pjrt": USERS,
+    "torch_pjrt.plugin": PLUGIN,
+    "torch_pjrt.plugin.rules": RULES,
+    "torch_pjrt.extend": EXTEND,
+    "torch_pjrt.extend.padding": PADDING,
+}
+
+# What holds no docstring of its own: types made of others, PyTorch's own functions, constants.
+SAID_BY_THEIR_MODULE = frozenset(
+    (
+        "Names",
+        "Option",
+        "Options",
+        "PRECISIONS",
+        "Parts",
+        "Refusal",
+        "__version__",
+        "create_empty_tensor",
+        "fill_rest",
+        "impl",
+        "precision_in_force",
+    )
+)
+ROOT = Path(__file__).parents[3]
+CORE = ROOT / "packages/core/src/torch_pjrt"
+
+
+@pytest.mark.parametrize("module", PUBLIC)
+def test_public_names_are_these(module: str):
+    assert sorted(import_module(module).__all__) == sorted(PUBLIC[module].split())
+
+
+@pytest.mark.parametrize("module", PUBLIC)
+def test_each_public_name_is_there_and_says_what_it_is(module: str):
+    found = import_module(module)
+    silent = [
+        name
+        for name in found.__all__
+        if name not in SAID_BY_THEIR_MODULE and not _docstring(getattr(found, name))
+    ]
+    assert not silent
+    words = (found.__doc__ or "").replace(",", " ").replace(":", " ").split()
+    if module != "torch_pjrt":
+        assert not [name for name in found.__all__ if not any(name in w for w in words)]
+
+
+def _docstring(x: Any) -> str | None:
+    """Its own: not that which a dataclass gets where it has none, and not that of `object`."""
+    doc = x.__doc__ or type(x).__doc__
+    kind = x if isinstance(x, type) else type(x)
+    return None if not doc or doc.startswith(f"{kind.__name__}(") else doc
+
+
+def test_linter_refuses_all_other_modules_outside_of_core():
+    folders = [CORE, CORE / "plugin"]
+    public = {"__init__", "__main__", "autoload", "errors", "extend", "plugin", "rules", "testing"}
+    names = {
+        ".".join(("torch_pjrt", *path.relative_to(CORE).parts)).removesuffix(".py")
+        for folder in folders
+        for path in folder.iterdir()
+        if path.stem not in public and (path.suffix == ".py" or (path / "__init__.py").exists())
+    }
+    rules = tomllib.loads((ROOT / "ruff.toml").read_text())["lint"]
+    assert set(rules["flake8-tidy-imports"]["banned-api"]) == names
+
+
+LIGHT = """
+import sys
+import torch
+before = set(sys.modules)
+import torch_pjrt.plugin, torch_pjrt.extend
+assert "jax" not in sys.modules, "JAX was imported"
+assert "torch_pjrt.tensor.record" not in sys.modules, "the kernels were imported"
+assert "torch._dynamo" not in sys.modules
+"""
+
+
+def test_importing_the_public_modules_imports_no_jax():
+    subprocess.run([sys.executable, "-c", LIGHT], check=True)
