@@ -1,4 +1,4 @@
-"""What is public is this list, and each name says what it is. Who changes the list changes what is promised."""
+"""What is public is this list, and each name says what it is. A change of the list changes a promise."""
 
 from __future__ import annotations
 
