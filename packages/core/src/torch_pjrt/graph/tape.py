@@ -76,6 +76,9 @@ class Uploaded(Value):
     range: tuple[int, int]
 
 
+_serials = count()
+
+
 class Tape:
     """A straight-line program being recorded. Kernels append to its lists directly.
 
@@ -96,6 +99,7 @@ class Tape:
     failure what its program failed with, in a line; the values it did not make are lost.
     program the one that was launched for it; `box` gets what that gave, as one item, when it is launched.
     ended   its live values have what they will ever have.
+    serial  a later tape has a larger one.
     """
 
     __slots__ = (
@@ -116,6 +120,7 @@ class Tape:
         "n_further",
         "nested",
         "program",
+        "serial",
         "unnumbered",
         "values",
         "watches",
@@ -144,6 +149,7 @@ class Tape:
         self.program: Program | None = None
         self.box: list[Any] = []
         self.ended = False
+        self.serial = next(_serials)
 
     def take(self, value: Value) -> int:
         """Number a value that another tape, or none, knows: it becomes an input of this one.

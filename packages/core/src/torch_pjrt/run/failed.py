@@ -14,8 +14,14 @@ import jax
 def is_there(array: Any) -> bool:
     """Whether the array's content has been computed. Waits for nothing; False for what failed."""
     try:
-        if not array.is_ready():
-            return False
+        return array.is_ready() and is_there_at_last(array)
+    except RuntimeError:  # deleted, just now
+        return False
+
+
+def is_there_at_last(array: Any) -> bool:
+    """Whether the array has a content. Waits for its program to end."""
+    try:
         array.block_until_ready()
     except RuntimeError:  # JAX's errors are some
         return False

@@ -25,7 +25,7 @@ from torch_pjrt.errors import DeviceFull
 from torch_pjrt.observe.makers import made
 from torch_pjrt.observe.tables import readable
 from torch_pjrt.run.client import client
-from torch_pjrt.run.failed import has_failed, is_there
+from torch_pjrt.run.failed import has_failed, is_there, is_there_at_last
 from torch_pjrt.settings import settings
 
 if TYPE_CHECKING:
@@ -204,7 +204,10 @@ def live_arrays() -> Iterator[tuple[jax.Array, int]]:
 def holdings() -> list[Holding]:
     """What holds the device's memory, the largest first; arrays of one look and one maker together."""
     groups: defaultdict[Any, list[int]] = defaultdict(list)
-    made_at = {_place(array): line for array, line in made()}
+    noted = made()
+    for array, _ in noted:  # one that comes in while we look would have two places
+        is_there_at_last(array)
+    made_at = {_place(array): line for array, line in noted}
     for array, nbytes in live_arrays():
         groups[str(array.dtype), array.shape, made_at.get(_place(array))].append(nbytes)
     found = [

@@ -61,20 +61,26 @@ def pending() -> list[Watch]:
     return list(_watches)
 
 
-def look(*, wait: bool = False) -> None:
-    """Raise what was found for this thread, if it has come in; with `wait`, wait for it."""
+def look(*, wait: bool = False, for_value: Value | None = None) -> None:
+    """Raise what was found for this thread, if it has come in; with `wait`, wait for it.
+
+    What may have been found before `for_value` was computed, or with it, is waited for, too: a program's
+    results come in one after another.
+    """
     if not _watches:
         return
+    of_value = for_value.tape.serial if for_value is not None and for_value.tape is not None else -1
     thread = threading.get_ident()
     for watch in [w for w in _watches if w.thread == thread]:
         array = watch.value.array
+        tape = watch.value.tape
         if array is None:
-            tape = watch.value.tape
             if tape is None or tape.failure is not None:  # its program failed
                 with suppress(ValueError):
                     _watches.remove(watch)
             continue
-        if not (wait or array.is_ready()):  # type: ignore[attr-defined]
+        is_before = tape is not None and tape.serial <= of_value
+        if not (wait or is_before or array.is_ready()):  # type: ignore[attr-defined]
             continue
         with suppress(ValueError):  # who looked meanwhile has removed it
             _watches.remove(watch)

@@ -20,6 +20,9 @@ from torch_pjrt.run.watch import Refusal
 from torch_pjrt.tensor import record
 from torch_pjrt.tensor.bounds import Places, known_to_be_inside, watch
 from torch_pjrt.tensor.buffer import buffer_of, is_pjrt
+from torch_pjrt.tensor.counted import count_tensor, roomy
+from torch_pjrt.tensor.counted_run import with_rest
+from torch_pjrt.tensor.counts import is_counted
 from torch_pjrt.tensor.schema import functional_of
 from torch_pjrt.tensor.transfer import host_view
 
@@ -72,7 +75,8 @@ def _is_whole(x: Any) -> bool:
 
 def _is_known_not_to_be_zero(x: torch.Tensor) -> bool:
     """Whether the host knows it. Raises if it knows the contrary."""
-    value = buffer_of(x).value
+    buffer = buffer_of(x)
+    value = None if is_counted(buffer) else buffer.value
     if not isinstance(value, Uploaded) or value.face.dtype != x.dtype:
         return False
     if value.range[0] > 0 or value.range[1] < 0:
@@ -104,7 +108,18 @@ def _marked(given: Given) -> Iterator[Places]:
     if source.numel() < math.prod(shape) and mask.dtype == torch.bool:
         text = "Number of elements of source < number of ones in mask"
         marked = mask.expand(shape).sum()
-        yield Places(marked, 0, source.numel() + 1, lambda _: RuntimeError(text))
+        yield _at_most_numel(marked, source, lambda _: RuntimeError(text))
+
+
+def _at_most_numel(number: torch.Tensor, x: torch.Tensor, refusal: Refusal) -> Places:
+    """The 0-d `number` is at most `x.numel()`; what only values decide of that is no part of the program."""
+    numel = x.numel()
+    room = roomy(x) if is_pjrt(x) else None
+    if room is None or not room.count.n:
+        return Places(number, 0, numel + 1, refusal)
+    rows = numel // room.count.n
+    beyond = number - count_tensor(room.count) * (room.count.scale * rows)
+    return Places(beyond, torch.iinfo(torch.int64).min, 1, refusal)
 
 
 def _of_batch(x: torch.Tensor, which: int) -> str:
@@ -230,5 +245,6 @@ def _unknown(faults: Iterator[Fault | Places]) -> Iterator[Places]:
             if not known_to_be_inside(fault):
                 yield fault
         elif is_pjrt(fault.tensor) and fault.tensor.numel():
-            found = record.call(operators.fault, (fault.tensor, fault.kind), {})
+            tensor = with_rest(fault.tensor, 1)  # which no kind finds fault with
+            found = record.call(operators.fault, (tensor, fault.kind), {})
             yield Places(found, 0, 1, fault.refusal)

@@ -110,7 +110,7 @@ def host_array(value: Value) -> np.ndarray:
     counters.downloaded_bytes += host.nbytes
     for listener in on_read:
         listener(value, host)
-    look()
+    look(for_value=value)
     return host
 
 
