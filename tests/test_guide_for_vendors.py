@@ -43,7 +43,7 @@ print(client().device.name, client().lowerings[torch.ops.aten.silu.default].wher
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder into which pip has put the package that the guide's blocks are the files of."""
     source, target = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("installed")
-    blocks = re.findall(r"^`([\w./]+)`:\n\n```\w+\n(.*?)^```", GUIDE.read_text(), re.M | re.S)
+    blocks = re.findall(r"^`([\w./]+)`:\n\n```\w+[^\n]*\n(.*?)^```", GUIDE.read_text(), re.M | re.S)
     assert len(blocks) == 4
     for name, content in blocks:
         (source / name).parent.mkdir(exist_ok=True)
