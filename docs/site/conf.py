@@ -46,7 +46,7 @@ html_extra_path = ["start"]  # the folder's own page, which leads to `docs/index
 linkcheck_anchors_ignore_for_url = [r"https://ui\.perfetto\.dev"]
 
 # Packages whose public names are loaded on first use: autodoc has to see them as attributes.
-PUBLIC = ("torch_pjrt", "torch_pjrt.plugin", "torch_pjrt_dynamo")
+PUBLIC = re.findall(r"^\.\. automodule:: (\S+)$", (HERE / "api.rst").read_text(), re.M)
 
 
 def contents(index: str) -> str:
@@ -77,6 +77,6 @@ def to_rst(
 def setup(app: Any) -> None:
     for name in PUBLIC:
         module = importlib.import_module(name)
-        vars(module).update({n: getattr(module, n) for n in module.__all__})
+        vars(module).update({n: getattr(module, n) for n in getattr(module, "__all__", ())})
     app.connect("source-read", add_contents)
     app.connect("autodoc-process-docstring", to_rst)

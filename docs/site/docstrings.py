@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-_COLUMNS = re.compile(r"^(?P<name>[\w`][\w`.,* ()]{0,30}?) {2,}(?P<text>\S.*)$")
+_COLUMNS = re.compile(r"^(?P<name>[\w`][\w`.,* ()]{0,70}?) {2,}(?P<text>[^\s#].*)$")
 _DRAWING = re.compile(r"[├└│]")
 
 
@@ -49,29 +49,38 @@ def _is_code(paragraph: Sequence[str]) -> bool:
 def _converted(paragraph: Sequence[str]) -> list[str]:
     if any(_DRAWING.search(line) for line in paragraph):
         return [".. code-block:: text", "", *(f"    {line}" for line in paragraph)]
-    rows = [_COLUMNS.match(line.strip()) for line in paragraph]
-    if _is_code(paragraph) and not (rows[0] and "#" not in paragraph[0] and len(paragraph) > 4):
+    texts = [line.strip() for line in paragraph]
+    if _is_code(paragraph) and not any(map(_COLUMNS.match, texts)):
         return [".. code-block:: python", "", *paragraph]
-    if rows[0]:
-        return _definitions([line.strip() for line in paragraph])
-    return [_inline(line) for line in paragraph]
+    if _COLUMNS.match(texts[0]) or _is_code(paragraph):
+        return _definitions(texts)
+    return _inline("\n".join(paragraph))
 
 
 def _definitions(lines: Sequence[str]) -> list[str]:
-    out: list[str] = []
+    rows: list[tuple[str, list[str]]] = []
     for line in lines:
         if found := _COLUMNS.match(line):
-            names = found["name"].replace("`", "")
-            out += [f"``{names}``", f"    {_inline(found['text'])}"]
+            rows.append((found["name"].replace("`", ""), [found["text"]]))
+        elif rows:
+            rows[-1][1].append(line)
         else:
-            out.append(f"    {_inline(line)}")
+            rows.append((line, []))  # names alone, which say what they are
+    out: list[str] = []
+    for name, text in rows:
+        indented = [f"    {line}" for line in _inline("\n".join(text))] if text else []
+        out += [f"``{name}``", *indented] if text else [f"``{name}``", ""]
     return out
 
 
-def _inline(text: str) -> str:
-    """Names in double backticks, and what reStructuredText would take for markup escaped."""
-    parts = re.split(r"(`+[^`]+`+)", text)
-    return "".join(
-        f"``{part.strip('`')}``" if i % 2 else re.sub(r"([*|])|(?<=\w)_(?=\W|$)", r"\\\g<0>", part)
-        for i, part in enumerate(parts)
-    )
+def _inline(text: str) -> list[str]:
+    """Lines with names in double backticks; what else would be markup is escaped."""
+    markup = r"[*|]|(?<=\w)_(?=\W|$)"
+    out = ""
+    for i, part in enumerate(re.split(r"(`+[^`]+`+)", text)):
+        if i % 2:
+            out += f"``{' '.join(part.strip('`').split())}``"
+        else:
+            follows = out and re.match(r"\w", part)  # as in "`Node`s": the name ends before
+            out += ("\\ " if follows else "") + re.sub(markup, r"\\\g<0>", part)
+    return out.split("\n")
