@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 import tomllib
@@ -103,6 +104,32 @@ def test_linter_refuses_all_other_modules_outside_of_core():
     }
     rules = tomllib.loads((ROOT / "ruff.toml").read_text())["lint"]
     assert set(rules["flake8-tidy-imports"]["banned-api"]) == names
+
+
+def test_no_module_has_the_name_of_something_else_in_its_package():
+    """`from package import name` would give that instead, where the module is not imported yet."""
+    packages = list(ROOT.glob("packages/*/src/**/__init__.py"))
+    hidden = []
+    for path in packages:
+        modules = {p.stem for p in path.parent.iterdir()} - {"__init__"}
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, (ast.Import, ast.ImportFrom)):
+                of = (getattr(node, "module", None) or "").removeprefix(_name_of(path.parent))
+                names = {a.asname or a.name for a in node.names}
+                names -= {of.removeprefix(".")} if of else names  # the module itself
+            elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+                names = {node.name}
+            elif isinstance(node, ast.Assign):
+                names = {t.id for t in node.targets if isinstance(t, ast.Name)}
+            else:
+                continue
+            hidden += [f"{_name_of(path.parent)}.{name}" for name in names & modules]
+    assert packages
+    assert not hidden
+
+
+def _name_of(package: Path) -> str:
+    return ".".join(package.parts[package.parts.index("src") + 1 :])
 
 
 LIGHT = """

@@ -18,7 +18,6 @@ from typing import Any
 import jax
 import torch
 
-from torch_pjrt.annotations import ANNOTATE
 from torch_pjrt.compile.precision import in_force
 from torch_pjrt.graph.face import Face
 from torch_pjrt.graph.graph import Graph, Node, Number
@@ -28,6 +27,7 @@ from torch_pjrt.observe.lines import are_in_programs
 from torch_pjrt.plugin.host import host
 from torch_pjrt.run.client import Client
 from torch_pjrt.settings import settings
+from torch_pjrt.value_annotations import ANNOTATE
 
 # Grows when what is written to disk, or how it is found, changes.
 FORMAT = 4

@@ -67,7 +67,6 @@ from typing import TYPE_CHECKING, Any
 from torch_pjrt.lazy import attribute as lazy_attribute
 
 if TYPE_CHECKING:
-    from torch_pjrt.annotations import Annotation, annotate, annotation_of, define_annotation
     from torch_pjrt.compile.precision import PRECISIONS, with_precision
     from torch_pjrt.compile.precision import in_force as precision_in_force
     from torch_pjrt.compile.programs import Program, forget_programs
@@ -105,6 +104,7 @@ if TYPE_CHECKING:
     from torch_pjrt.tensor.registry import register_all as start
     from torch_pjrt.tensor.transfer import host_array, put, upload
     from torch_pjrt.tensor.view import content, store, value_of
+    from torch_pjrt.value_annotations import Annotation, annotate, annotation_of, define_annotation
 
 __all__ = [
     "PRECISIONS",
@@ -166,7 +166,7 @@ __all__ = [
 
 #   names, by where they are     `name=other` is called `other` there
 _WHERE = {
-    "annotations": "Annotation annotate annotation_of define_annotation",
+    "value_annotations": "Annotation annotate annotation_of define_annotation",
     "compile.precision": "PRECISIONS with_precision precision_in_force=in_force",
     "compile.programs": "Program forget_programs",
     "compile.within": "traced",

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import jax
 
-from torch_pjrt import annotations
 from torch_pjrt.lowering.table import LoweringTable
+from torch_pjrt.value_annotations import ANNOTATE, applied
 
 Array = jax.Array
 
 table = LoweringTable("annotation")
 
 
-@table.lowers(annotations.ANNOTATE)
+@table.lowers(ANNOTATE)
 def annotate(self: Array, kind: str, value: str) -> Array:
-    return annotations.applied(self, kind, value)
+    return applied(self, kind, value)
