@@ -19,6 +19,13 @@ import torch_pjrt
 from doc_pages import PAGES, Block, blocks, name
 
 WITH_CODE = [page for page in PAGES if any(b.info.startswith("python") for b in blocks(page))]
+# XLA compiles quickly rather than well.
+QUICKLY = {
+    "xla_backend_optimization_level": 0,
+    "xla_llvm_disable_expensive_passes": True,
+    "xla_cpu_use_fusion_emitters": False,
+    "xla_cpu_parallel_codegen_split_count": 1,
+}
 NUMBER = r"\d[\d,]*(?:\.\d+)?(?:e-?\d+)?"
 
 
@@ -30,6 +37,7 @@ def as_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
     settings = {f.name: getattr(config, f.name) for f in dataclasses.fields(config)}
     precision = torch.get_float32_matmul_precision()
     torch.manual_seed(0)
+    config.compile_options = {**config.compile_options, **QUICKLY}
     yield
     for field, value in settings.items():
         setattr(config, field, value)
