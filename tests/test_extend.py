@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,9 +15,9 @@ import pytest
 import torch
 
 import torch_pjrt
-from torch_pjrt import extend
+from torch_pjrt import extend, plugin
 from torch_pjrt.errors import DuplicateLowering, LostValue, LoweringError, SettingError
-from torch_pjrt.plugin import Builder, Graph, Node, Ref, rewritten
+from torch_pjrt.plugin import Builder, Graph, LoopOp, Node, Ref, rewritten
 
 Count = Callable[[], int]
 Run = Callable[..., Any]
@@ -274,6 +276,78 @@ def test_unknown_kind_taken_name_and_other_arguments_are_refused():
         extend.annotate(x, "extend_test.named", float("nan"))
     with pytest.raises(SettingError, match="already"):
         extend.define_annotation("extend_test.times", lambda x: x)
+
+
+def test_own_operators_and_annotations_are_in_rolled_layers(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(torch_pjrt.config, "roll_layers", "on")
+    graphs: list[Graph] = []
+    weights = torch.randn(6, 4, 4)
+
+    def losses(device: str, times: Callable[..., torch.Tensor]) -> list[float]:
+        layers = [torch.nn.Parameter(w.clone().to(device)) for w in weights]
+        optimizer = torch.optim.SGD(layers, lr=0.01)
+        made = []
+        for _ in range(3):
+            x = torch.ones(2, 4, device=device)
+            for layer in layers:
+                x = times(scale((x @ layer).tanh(), 1.5))
+            loss = x.square().sum()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            made.append(loss.detach())
+        return [float(loss) for loss in made]
+
+    expected = losses("cpu", lambda x: x)
+    bodies.clear()
+    with extend.add_program_hooks(
+        after_compile=lambda program: graphs.append(program.graph),
+    ):
+        found = losses("pjrt", lambda x: extend.annotate(x, "extend_test.named", "layer"))
+
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    loops = [n.op.body for g in graphs for n in g.nodes if isinstance(n.op, LoopOp)]
+    assert any(extend.annotation_of(n) is not None for body in loops for n in body.nodes)
+    assert any(n.op is torch.ops.extend_test.scale.default for body in loops for n in body.nodes)
+
+
+def test_vmap_and_checkpoint_take_them():
+    x = torch.randn(3, 4, device="pjrt", requires_grad=True)
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return extend.annotate(scale(x, 2.0), "extend_test.named")
+
+    torch.utils.checkpoint.checkpoint(f, x, use_reentrant=False).sum().backward()
+
+    assert x.grad.unique().tolist() == [2]
+    mapped = torch.func.vmap(f)(x.detach())  # PyTorch's loop over the batch
+    torch.testing.assert_close(mapped.cpu(), x.detach().cpu() * 2)
+
+
+NAMES = """
+    FunctionOp add_program_hooks annotate define_annotation give_away lowers onto record without_x64
+    """
+
+
+@pytest.mark.parametrize("name", NAMES.split())
+def test_example_in_the_docstring_runs(name: str):
+    paragraphs = inspect.getdoc(getattr(extend, name)).split("\n\n")
+    code = [textwrap.dedent(p) for p in paragraphs if p.startswith("    ")]
+    modules = {"torch": torch, "jax": jax, "jnp": jnp, "torch_pjrt": torch_pjrt}
+    names = {n: getattr(m, n) for m in (extend, plugin) for n in m.__all__}
+
+    assert code
+    exec("\n".join(code), {**modules, **names, "x": torch.ones(3, device="pjrt")})
+
+
+def test_nested_tape_refuses_a_value_that_is_pending_outside():
+    x = torch.ones(3, device="pjrt") + 1
+    scratch = extend.Tape(nested=True)
+
+    with extend.onto(scratch), pytest.raises(LoweringError):
+        x * 2
+
+    assert x.tolist() == [2, 2, 2]
 
 
 # Functions around programs.

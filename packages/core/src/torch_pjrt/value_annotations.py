@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from torch_pjrt.device.imports import after_import
 from torch_pjrt.errors import SettingError
 from torch_pjrt.lowering import added
 
@@ -140,6 +139,3 @@ _library.impl("annotate", lambda self, kind, value: torch.empty_like(self), "Met
 torch.library.register_autograd(
     "torch_pjrt::annotate", _backward, setup_context=_keep, lib=_library
 )
-
-# Dynamo traces nothing in this package: the call is a node of its graphs, and AOTAutograd sees the operator.
-after_import("torch._dynamo.decorators", lambda decorators: decorators.allow_in_graph(annotate))

@@ -29,6 +29,7 @@ class AheadTape(Tape):
     """A nested tape that remembers what the values it takes were on the tape outside."""
 
     __slots__ = ("taken",)
+    borrows = True
 
     def __init__(self) -> None:
         super().__init__(nested=True)

@@ -17,6 +17,7 @@ from torch_pjrt.device.imports import after_import
 
 _RULES = "torch._dynamo.trace_rules"
 _FRAMES = "torch._dynamo.eval_frame"
+_DECORATORS = "torch._dynamo.decorators"
 _packages = ["torch_pjrt", "jax", "jaxlib"]
 _told: set[str] = set()
 
@@ -25,6 +26,7 @@ def install() -> None:
     """Tell Dynamo now, or when it is imported."""
     after_import(_RULES, _tell)
     after_import(_FRAMES, _skip_generated_code)
+    after_import(_DECORATORS, _allow_annotations)
 
 
 def keep_out(packages: Iterable[str]) -> None:
@@ -44,6 +46,15 @@ def _tell(rules: Any) -> None:
         if package not in _told:
             _told.add(package)
             add(package)
+
+
+def _allow_annotations(decorators: Any) -> None:
+    """A call of `annotate` is a node of Dynamo's graphs, in which AOTAutograd sees the operator."""
+    allow = getattr(decorators, "allow_in_graph", None)
+    if allow is not None:  # else another PyTorch
+        from torch_pjrt.annotations import annotate
+
+        allow(annotate)
 
 
 def _skip_generated_code(frames: Any) -> None:

@@ -54,7 +54,14 @@ ADDED_AT = InternalOp("pjrt.added_at")
 class FunctionOp:
     """An operator that one user's function is: each object is an operator of its own.
 
-    compute  takes the inputs as JAX arrays and gives the results.
+    compute  takes the inputs as JAX arrays and gives the results, as many as the signature says.
+
+    Programs with one are not kept on disk. The example records a barrier: XLA moves nothing across it.
+
+        barrier = FunctionOp("mine.barrier", lambda *arrays: jax.lax.optimization_barrier(arrays))
+        face = contiguous_face((3,), torch.float32)
+        signature = intern(barrier, (Slot(0),), {}, (face,), (face,), returns="list")
+        [value] = record(signature, [value_of(x)], [])
     """
 
     name: str

@@ -127,6 +127,8 @@ class Tape:
     )
     # Makes the code of a new tape. `observe/lines.py` puts a list here that notes more than the integers.
     new_code: ClassVar[Callable[[], list[int]]] = list
+    # A nested tape that gives values which it takes from other tapes back to them.
+    borrows: ClassVar[bool] = False
 
     def __init__(self, *, nested: bool = False, watches: bool = False) -> None:
         self.code = Tape.new_code()
@@ -157,8 +159,8 @@ class Tape:
         One that is pending on another thread's tape is computed first. The number means nothing where the
         tape is closed by then.
         """
-        if value.array is None and not self.nested:
-            _compute(value)
+        if value.array is None and (not self.nested or self._is_strange(value)):
+            _compute(value)  # which raises on a nested tape: nothing is run for it
         if self.unnumbered:
             self.number_first()
         number = self._numbers.get(id(value))
@@ -171,6 +173,10 @@ class Tape:
         value.tape = self
         value.number = number
         return number
+
+    def _is_strange(self, value: Value) -> bool:
+        """Whether a pending value belongs to another tape, which would not know it any more."""
+        return not self.borrows and value.tape is not None and value.tape is not self
 
     def number_first(self) -> None:
         """Have the inputs of the first node know of their numbers."""
@@ -258,12 +264,14 @@ state = State()
 def onto(tape: Tape) -> Iterator[Tape]:
     """What this thread records in the block goes on that tape, a nested one; then on the one from before.
 
+        face = contiguous_face((3,), torch.float32)
         scratch = Tape(nested=True)
         with onto(scratch):
-            y = torch.relu(x)
+            y = torch.relu(wrap(Value(face, 0, None), face))  # which stands for an input of the graph
             graph = graph_of(scratch, [number_on(scratch, value_of(y))])
 
-    Reading a value in the block raises `LoweringError`: a nested tape never runs.
+    Reading a value in the block raises `LoweringError`, and so does the use of one that is pending on another
+    tape: a nested tape never runs.
     """
     outer = state.tape
     state.tape = tape

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,12 +40,13 @@ def source_of(of: Any) -> Path | str | None:
 
 def _file_of(rule: Any) -> Path | None:
     """The package, or the file, of a function of a module's own; None for others."""
-    while hasattr(rule, "__wrapped__"):
+    while hasattr(rule, "computes_as_wrapped"):
         rule = rule.__wrapped__
-    if isinstance(rule, partial) or getattr(rule, "__closure__", ()) is not None:
-        return None
-    module = sys.modules.get(rule.__module__.partition(".")[0])
+    name = getattr(rule, "__module__", None) or ""
+    if getattr(rule, "__closure__", ()) is not None or "<locals>" in rule.__qualname__:
+        return None  # an object, or a function of a function's own
+    module = sys.modules.get(name.partition(".")[0])
     file = getattr(module, "__file__", None)
-    if file is None or rule.__module__ == "__main__":
+    if file is None or name == "__main__":
         return None
     return Path(file).parent if hasattr(module, "__path__") else Path(file)

@@ -21,12 +21,12 @@ def without_x64(function: Callable[P, R]) -> Callable[P, R]:
     `jnp.arange(n)` have 32 bits, as Pallas kernels and JAX's own expect. Arrays of 64 bits cannot go in:
     raises `LoweringError`, and the caller says how they are to be narrowed.
 
-        @table.lowers(torch.ops.mine.attend.default)
-        def attend(q, k, lengths):
-            return _kernel(q, k, lengths.astype("int32"))
-
         @without_x64
-        def _kernel(q, k, lengths): ...
+        def kernel(x, length):
+            return x * (jnp.arange(len(x)) < length)
+
+        def rule(x, length):  # an int64, as PyTorch has it
+            return kernel(x, length.astype("int32"))
     """
 
     @wraps(function)
@@ -42,6 +42,7 @@ def without_x64(function: Callable[P, R]) -> Callable[P, R]:
         with jax.enable_x64(False):
             return function(*args, **kwargs)
 
+    narrow.computes_as_wrapped = True  # type: ignore[attr-defined]
     return narrow
 
 

@@ -50,6 +50,9 @@ def give_away(tensors: Sequence[torch.Tensor], results: Sequence[Any], taker: st
 
     From now on using them, or what shares memory with them, raises `DonatedTensor`. Those that are among the
     results, or share memory with one, stay. Does nothing on a device whose programs take no memory.
+
+        y = x * 2
+        give_away([x], [y], "a step of mine")
     """
     if not client().donates:
         return

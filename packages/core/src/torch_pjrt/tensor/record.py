@@ -242,7 +242,16 @@ def _refuse_internal_overlap(
 def record(
     signature: Signature, inputs: Sequence[Value], numbers: Sequence[int | float]
 ) -> list[Value]:
-    """Append one node to the tape; the values it makes."""
+    """Append one node to the tape; the values it makes, in the order of `signature.outs`.
+
+    `inputs` are by the signature's slots, `numbers` (ints and floats) by its number slots. Values that are
+    pending on another thread's tape are computed first.
+
+        face = contiguous_face((3,), torch.float32)
+        signature = intern(aten.sin.default, (Slot(0),), {}, (face,), (face,))
+        [value] = record(signature, [value_of(x)], [])
+        y = wrap(value, face)
+    """
     ints = [n for n in numbers if n.__class__ is int]
     floats = [n for n in numbers if n.__class__ is float]
     while True:
