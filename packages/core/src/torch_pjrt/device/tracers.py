@@ -52,7 +52,7 @@ def _allow_annotations(decorators: Any) -> None:
     """A call of `annotate` is a node of Dynamo's graphs, in which AOTAutograd sees the operator."""
     allow = getattr(decorators, "allow_in_graph", None)
     if allow is not None:  # else another PyTorch
-        from torch_pjrt.annotations import annotate
+        from torch_pjrt.value_annotations import annotate
 
         allow(annotate)
 
