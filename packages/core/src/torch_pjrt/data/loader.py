@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from torch_pjrt.data.ownership import is_free, visit
+from torch_pjrt.run.quiet import quiet
 
 _END = object()
 _WAIT_S = 0.05  # how long a thread that was told to stop may not notice
@@ -91,8 +92,9 @@ class DeviceLoader:
             daemon=True,
         )
         del first, source
-        thread.start()
         try:
+            with quiet():
+                thread.start()
             while True:
                 batch, error = sent.get()
                 if error is not None:
@@ -104,8 +106,10 @@ class DeviceLoader:
                 yield received
                 del received
         finally:
-            stop.set()
-            thread.join(_MOST_WAIT_S)
+            with quiet():  # an interrupt comes when the thread knows
+                stop.set()
+            if thread.ident is not None:
+                thread.join(_MOST_WAIT_S)
 
 
 def _take(source: Iterator[Any]) -> Iterator[Any]:

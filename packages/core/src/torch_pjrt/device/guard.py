@@ -3,7 +3,8 @@
 A Python backend's device guard asks for the device type while unwinding from an exception, in code that
 must not throw. There, running Python code finds the error set, raises `SystemError`, and the process
 ends. `type_` absorbs that: it keeps the original error, and `_engine_run_backward` raises it afterwards.
-The same happens where a handler of a signal raises within `type_`: so it is made of C, but for a generator.
+The same happens where a handler of a signal raises as it asks: `getStream`, which autograd calls for each
+node that it records, is one of those that must not throw. So handlers wait meanwhile (`run/signals.py`).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any, ClassVar
 import torch
 
 from torch_pjrt.run.quiet import quiet
+from torch_pjrt.run.signals import ONCE, Waits, came, deliver_soon, waits
 
 # A call that goes through C: CPython checks its result, and raises `SystemError` if an exception is in
 # flight. A call from Python to Python would not be checked, nor one that the interpreter specializes.
@@ -34,23 +36,31 @@ class _Again(BaseException):
         return made[0] if made else cls.raised.pop()
 
 
-def _always(answer: Any, errors: list[BaseException]) -> Iterator[Any]:
+def _always(answer: Any, errors: list[BaseException], waits: Waits, step: int) -> Iterator[Any]:
     """The answer, again and again; whatever is raised meanwhile does not come out.
 
-    A handler of a signal may raise wherever Python code runs, at the start of a function too. What resumes a
-    generator is in C, and the place where it goes on lies within `try`. In the handler, and between the
-    request to raise again and `yield`, there is no call, and so nothing is raised. What was in flight
-    goes to `errors`. What was raised here is raised again by CPython once Python code runs on this thread.
+    Another thread may have an exception raised wherever Python code runs, at the start of a function too.
+    What resumes a generator is in C, and the place where it goes on lies within `try`. In the handler, and
+    between the request to raise again and `yield`, there is no call, and so nothing is raised. What was in
+    flight goes to `errors`. What was raised here is raised again once Python code runs on this thread.
+
+    Handlers of signals wait from an answer of `step` 1 to one of -1, and within.
     """
     soon = ((ctypes.c_ulong(threading.get_ident()), ctypes.py_object(_Again)),)
     raise_soon = ctypes.pythonapi.PyThreadState_SetAsyncExc
     is_raised_soon = True
+    is_begun = False
     while True:
         try:
             while True:
                 if not is_raised_soon:
                     is_raised_soon = True
                     [*starmap(raise_soon, soon)]
+                if is_begun:
+                    waits.n += step
+                    if came and step < 0:
+                        [*starmap(deliver_soon, ONCE)]
+                is_begun = True
                 yield answer
                 _harmless()
         except GeneratorExit:
@@ -61,6 +71,9 @@ def _always(answer: Any, errors: list[BaseException]) -> Iterator[Any]:
             else:
                 _Again.raised += (error,)
                 is_raised_soon = False
+
+
+waits.codes.add(_always.__code__)
 
 
 def _of_thread(name: str) -> Callable[[], Any]:
@@ -74,8 +87,11 @@ class _InFlight(threading.local):
     def __init__(self) -> None:
         self.errors: list[BaseException] = []
         self.n_runs = 0
-        types = _always(torch._C._autograd.DeviceType.PrivateUse1, self.errors)
-        overrides = _always(partial(methodcaller("type_"), self), self.errors)
+        is_main = threading.get_ident() == threading.main_thread().ident
+        its_waits = waits if is_main else Waits()  # handlers run on the main thread only
+        kind = torch._C._autograd.DeviceType.PrivateUse1
+        types = _always(kind, self.errors, its_waits, -1)
+        overrides = _always(partial(methodcaller("type_"), self), self.errors, its_waits, 1)
         next(types)
         next(overrides)
         self.type_ = types.__next__
@@ -89,7 +105,7 @@ class PjrtGuard(torch._C._acc.DeviceGuard):
     """The device guard: says which device type it guards. C++ asks where an error would end the process.
 
     It looks `type_` up, has handlers of signals called (its `str()` does so), and calls what it has found. So
-    what waits is dealt with when it looks.
+    handlers wait from the one to the other.
     """
 
     __slots__ = ("override",)

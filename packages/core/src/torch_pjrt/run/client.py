@@ -25,6 +25,7 @@ from torch_pjrt.plugin.host import host
 from torch_pjrt.plugin.jax_backend import donates, let_donate
 from torch_pjrt.plugin.processes import join
 from torch_pjrt.run.quiet import quiet
+from torch_pjrt.run.signals import install
 from torch_pjrt.settings import settings
 
 if TYPE_CHECKING:
@@ -185,6 +186,7 @@ def is_in_bad_fork() -> bool:
 
 def _start() -> Client:
     """The chosen device, started. One that nobody asked for by name and that fails is passed over."""
+    install()
     while True:
         choice = host().choice()
         try:
