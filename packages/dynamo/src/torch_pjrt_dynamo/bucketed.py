@@ -179,7 +179,7 @@ class BucketedGraph(CompiledGraph):
             self.report.exact.add(there)
             return super().__call__(args)
         tape = state.tape
-        if len(tape.values) > config.tape_bound:
+        if tape.size > config.tape_bound:
             cut(tape)
         try:
             values, key, dims = self._with_room(args, plan)

@@ -80,7 +80,7 @@ class CompiledGraph:
         if self._parts is not None:
             return self._parts(args)
         tape = state.tape
-        if len(tape.values) > config.tape_bound:
+        if tape.size > config.tape_bound:
             cut(tape)
         try:
             buffers = [storage.buffer for storage in map(_storage_of, args)]

@@ -36,10 +36,13 @@ class Generator:
         if tape.closed:
             return 0, 0  # recorded anew on another
         if not tape.draws:
-            tape.draws.append(self._start_of(tape))
-        draw = (len(tape.draws) - 1, tape.n_draws)
-        tape.n_draws += n_draws
-        return draw
+            start = (self._start_of(tape),)
+            if not tape.draws:  # else a finalizer has drawn meanwhile
+                tape.draws += start
+        seeding = len(tape.draws) - 1
+        first = tape.n_draws
+        tape.n_draws = first + n_draws
+        return seeding, first
 
     def _start_of(self, tape: Tape) -> tuple[int, int]:
         """Seed and offset for a tape that begins to draw."""

@@ -13,7 +13,7 @@ import ctypes
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial, wraps
-from itertools import starmap
+from itertools import cycle, starmap
 from operator import methodcaller
 from typing import Any, ClassVar
 
@@ -76,6 +76,17 @@ def _always(answer: Any, errors: list[BaseException], waits: Waits, step: int) -
 waits.codes.add(_always.__code__)
 
 
+def _in_turn(made: Callable[[], Iterator[Any]]) -> Callable[[], Any]:
+    """In C: asks another such iterator each time. While one runs, a finalizer may record, and so ask."""
+    several = [made() for _ in range(_DEEPEST)]
+    for one in several:
+        next(one)
+    return map(next, cycle(several)).__next__
+
+
+_DEEPEST = 16  # finalizers within finalizers
+
+
 def _of_thread(name: str) -> Callable[[], Any]:
     """In C: asks the generator of the thread that calls."""
     return partial(methodcaller(name), _in_flight)
@@ -90,12 +101,9 @@ class _InFlight(threading.local):
         is_main = threading.get_ident() == threading.main_thread().ident
         its_waits = waits if is_main else Waits()  # handlers run on the main thread only
         kind = torch._C._autograd.DeviceType.PrivateUse1
-        types = _always(kind, self.errors, its_waits, -1)
-        overrides = _always(partial(methodcaller("type_"), self), self.errors, its_waits, 1)
-        next(types)
-        next(overrides)
-        self.type_ = types.__next__
-        self.override = overrides.__next__
+        override = partial(methodcaller("type_"), self)
+        self.type_ = _in_turn(lambda: _always(kind, self.errors, its_waits, -1))
+        self.override = _in_turn(lambda: _always(override, self.errors, its_waits, 1))
 
 
 _in_flight = _InFlight()

@@ -1,7 +1,8 @@
 """Appending a node of many inputs to the tape, written out: what every call of a compiled graph does.
 
-`tensor/record.py` does the same in general. The contract of both: no function is called between the last look
-at `tape.closed` and the end of the append, so that neither another thread nor an interrupt comes between.
+`tensor/record.py` does the same in general. The contract of both: no function is called, and nothing made,
+between the last look at `tape.closed` and `tape.size` and the end of the append, so that neither another
+thread nor an interrupt nor a finalizer comes between.
 """
 
 from __future__ import annotations
@@ -40,17 +41,21 @@ def append(
             node = code
         if signature.random:
             node = [*node, *_draw(tape, n_draws)]
-        first = len(tape.values)
-        made = list(map(Value, outs, range(first, first + len(outs)), repeat(tape)))
-        if tape.closed:  # by another thread, just now
+        first, n_made, next_input = tape.size, len(outs), -len(inputs) - 1
+        made = list(map(Value, outs, range(first, first + n_made), repeat(tape)))
+        if tape.closed or tape.size != first:  # by another thread or a finalizer, just now
             continue
         # From here on nothing is called, so that an interrupt (Ctrl-C) comes before or after.
         if is_first:
+            if tape.size or tape.next_input != -1:
+                continue
             tape.inputs += inputs
+            tape.next_input = next_input
             tape.unnumbered = True
         tape.code += node
+        tape.size = first + n_made
         tape.values += made
-        tape.n_further += len(made) - 1
+        tape.n_further += n_made - 1
         return made
 
 
@@ -64,7 +69,7 @@ def _numbered(tape: Tape, number: int, inputs: list[Value]) -> list[int]:
     """The node's code: what `Tape.take` gives for each input, written out for those that are there."""
     if tape.unnumbered:
         tape.number_first()
-    taken, known = tape.inputs, tape._numbers
+    known = tape._numbers
     code = [number]
     append = code.append
     for value in inputs:
@@ -74,13 +79,16 @@ def _numbered(tape: Tape, number: int, inputs: list[Value]) -> list[int]:
         if value.array is None:
             append(tape.take(value))
             continue
-        key = id(value)
-        n = known.get(key)
+        key, one = id(value), (value,)
+        # From here on nothing is called or made (`graph/tape.py`).
         if tape.closed:  # by another thread: nothing is to be added to it
             return code
-        if n is None:
-            n = -len(taken) - 1
-            taken += (value,)
+        if key in known:
+            n = known[key]
+        else:
+            n = tape.next_input
+            tape.next_input = n - 1
+            tape.inputs += one
             known[key] = n
         value.tape = tape
         value.number = n

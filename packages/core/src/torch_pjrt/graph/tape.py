@@ -13,6 +13,11 @@ Each thread records on a tape of its own, without a lock. A thread that needs a 
 another's tape closes that tape and runs it; its owner finds it closed at the last moment before it appends
 a node, and records the node anew, on a fresh tape. Between that look and the end of the append no
 function is called, and so no other thread runs: CPython changes threads at calls and loops only.
+
+The same holds for what runs on this thread in between: handlers of signals run at calls and loops as well,
+finalizers where a collection does, before Python 3.12 at the making of any tuple. They may record, or read.
+So who appends has looked at `Tape.size` before it made the node, looks again, and records the node anew if
+another one has come; from there on it calls nothing and makes no object with references.
 """
 
 from __future__ import annotations
@@ -83,8 +88,8 @@ class Tape:
     """A straight-line program being recorded. Kernels append to its lists directly.
 
     code    integers, see the module's docstring.
-    values  the pending values, by number.
-    inputs  the values that were there before, in the order of their first use.
+    values  the pending values, by number; `size` is how many.
+    inputs  the values that were there before, in the order of their first use; the next gets `next_input`.
     ints, floats    Python numbers of the calls, in order: candidates for program inputs.
     draws   for each (re)seeding that this tape saw: the generator's seed and offset there.
     n_draws how many random operators were recorded since the last (re)seeding.
@@ -119,8 +124,10 @@ class Tape:
         "n_draws",
         "n_further",
         "nested",
+        "next_input",
         "program",
         "serial",
+        "size",
         "unnumbered",
         "values",
         "watches",
@@ -133,7 +140,9 @@ class Tape:
     def __init__(self, *, nested: bool = False, watches: bool = False) -> None:
         self.code = Tape.new_code()
         self.values: list[Value] = []
+        self.size = 0
         self.inputs: list[Value] = []
+        self.next_input = -1
         self.ints: list[int] = []
         self.floats: list[float] = []
         self.draws: list[tuple[int, int]] = []
@@ -163,13 +172,17 @@ class Tape:
             _compute(value)  # which raises on a nested tape: nothing is run for it
         if self.unnumbered:
             self.number_first()
-        number = self._numbers.get(id(value))
+        key, one, numbers = id(value), (value,), self._numbers
+        # From here on nothing is called or made, see the module's docstring.
         if self.closed:
             return 0
-        if number is None:
-            number = -len(self.inputs) - 1
-            self.inputs += (value,)
-            self._numbers[id(value)] = number
+        if key in numbers:
+            number = numbers[key]
+        else:
+            number = self.next_input
+            self.next_input = number - 1
+            self.inputs += one
+            numbers[key] = number
         value.tape = self
         value.number = number
         return number
@@ -192,6 +205,7 @@ class Tape:
             value.tape = None
             del self._numbers[id(value)]
         del self.inputs[first:]
+        self.next_input = -first - 1
 
     def lengths(self) -> tuple[int, ...]:
         """How much is recorded, for `take_back`."""
@@ -205,12 +219,16 @@ class Tape:
         if self.lengths()[3:] != before[3:]:
             return
         references = sys.getrefcount
+        size = self.size
         counts = [references(v) for v in self.values[before[1] :]]
-        # `closed` comes last: between it and the deletions no other thread has its turn.
-        if max(counts, default=0) <= _ALONE and not self.closed:
-            del self.code[before[0] :]
-            del self.values[before[1] :]
-            del self.ints[before[2] :]
+        of_code, of_values, of_ints = (slice(n, None) for n in before[:3])
+        alone = max(counts, default=0) <= _ALONE
+        # These come last: between them and the deletions neither another thread nor a finalizer has its turn.
+        if alone and self.size == size and not self.closed:
+            self.size = before[1]
+            del self.code[of_code]
+            del self.ints[of_ints]
+            del self.values[of_values]
 
 
 def _compute(value: Value) -> None:
@@ -271,14 +289,18 @@ def onto(tape: Tape) -> Iterator[Tape]:
             graph = graph_of(scratch, [number_on(scratch, value_of(y))])
 
     Reading a value in the block raises `LoweringError`, and so does the use of one that is pending on another
-    tape: a nested tape never runs.
+    tape: a nested tape never runs. It is quiet meanwhile: what a finalizer records or reads
+    goes elsewhere.
     """
-    outer = state.tape
-    state.tape = tape
-    try:
-        yield tape
-    finally:
-        state.tape = outer
+    from torch_pjrt.run.quiet import quiet
+
+    with quiet():
+        outer = state.tape
+        state.tape = tape
+        try:
+            yield tape
+        finally:
+            state.tape = outer
 
 
 def current() -> Tape:
@@ -311,10 +333,12 @@ def push(face: Face, signature_number: int, *inputs: Value, ints: tuple[int, ...
         tape = current()
         code = (signature_number, *[number_on(tape, v) for v in inputs])
         values = tape.values
-        made = Value(face, len(values), tape)
-        if tape.closed:
+        n = tape.size
+        made = Value(face, n, tape)
+        if tape.closed or tape.size != n:
             continue
         tape.code += code
         tape.ints += ints
+        tape.size = n + 1
         values.append(made)
         return made

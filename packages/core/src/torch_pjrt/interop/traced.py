@@ -54,7 +54,7 @@ class Traced:
 
     def __call__(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Record one call; new tensors of its results."""
-        if len(state.tape.values) > settings.tape_bound:
+        if state.tape.size > settings.tape_bound:
             cut(state.tape)
         values = record(self.signature, [value_of(t) for t in tensors], [])
         current().kept.append(self)

@@ -50,6 +50,7 @@ def _nothing_stays(tape: Tape, tensors: list[torch.Tensor]) -> Iterator[None]:
         for buffer in blank:
             buffer.value = None
         del tape.code[n_code:], tape.values[n_values:], tape.ints[n_ints:]
+        tape.size = n_values
         tape.drop_inputs(n_inputs)
 
 

@@ -84,7 +84,7 @@ class _Delivery:
 
 
 _delivery = _Delivery()
-# `[*starmap(deliver_soon, ONCE)]` has the handlers that wait called soon. Taking the element of a `starmap` is
+# `[*starmap(deliver_soon, ONCE)]` has the handlers that wait called soon. Taking what a `starmap` gives is
 # one instruction, after which CPython does not look for signals.
 deliver_soon = ctypes.pythonapi.Py_AddPendingCall
 ONCE = (

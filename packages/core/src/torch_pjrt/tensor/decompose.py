@@ -15,6 +15,7 @@ from torch_pjrt.errors import LoweringError
 from torch_pjrt.graph.graph import Graph, graph_of
 from torch_pjrt.graph.signature import NumberSlot, Signature, filled
 from torch_pjrt.graph.tape import Tape, Value, number_on, state
+from torch_pjrt.run.quiet import quiet
 from torch_pjrt.tensor.buffer import wrap
 from torch_pjrt.tensor.view import value_of
 
@@ -24,7 +25,15 @@ class NoDecomposition(LoweringError):
 
 
 def expand(signature: Signature) -> Graph:
-    """The graph of simpler operators that computes the signature. Raises `NoDecomposition`."""
+    """The graph of simpler operators that computes the signature. Raises `NoDecomposition`.
+
+    It is quiet meanwhile: what a finalizer records or reads is no part of it.
+    """
+    with quiet():
+        return _expanded(signature)
+
+
+def _expanded(signature: Signature) -> Graph:
     function = decomposition_table.get(signature.op)
     if function is None and not _is_composite(signature.op):
         raise NoDecomposition(f"`{signature.op}` has neither a lowering nor a decomposition.")

@@ -6,18 +6,19 @@ the same steps are written out as Python source. For `add.Tensor` it reads like 
 
     def kernel(self, other, *, alpha=1):
         tape = state.tape
-        if len(tape.values) > settings.tape_bound: tape = cut(tape)
+        n = tape.size
+        if n > settings.tape_bound: tape = cut(tape); n = tape.size
         if other.__class__ in NUMBERS: return with_number(self, other, alpha=alpha)
         try:
             b0 = self.untyped_storage().buffer
             b1 = other.untyped_storage().buffer
         except AttributeError: return call(OP, (self, other), {"alpha": alpha})  # a CPU tensor
-        if b0.viewed: v0, f0 = look(self, b0)
+        if b0.viewed: v0, f0 = look(self, b0); n = tape.size
         else: v0 = b0.value; f0 = b0.face
         ...
         signature = signatures.get((f0, f1, alpha.__class__))
         ...
-        if tape.closed: renew(); return kernel(self, other, alpha=alpha)  # by another thread, just now
+        if tape.closed or tape.size != n: renew(); return kernel(self, other, alpha=alpha)
         tape.code += code
         ...
 
@@ -168,7 +169,8 @@ def source_of(plan: Plan, static: frozenset[str] | None, *, has_variant: bool) -
     lines = [f"def kernel({_parameters(arguments)}):"]
     add = lines.append
     add("    tape = state.tape")
-    add("    if len(tape.values) > settings.tape_bound: tape = cut(tape)")
+    add("    n = tape.size")
+    add("    if n > settings.tape_bound: tape = cut(tape); n = tape.size")
     required = [a for _, a in tensors if not a.optional]
     if checks := [f"{_word(a)}.__class__ in NUMBERS" for a in required[1:]]:
         other = f"with_number({_forwarded(arguments)})" if has_variant else f"call(OP, {generic})"
@@ -185,9 +187,9 @@ def source_of(plan: Plan, static: frozenset[str] | None, *, has_variant: bool) -
     for i, a in tensors:
         if a.optional:
             add(f"    if b{i} is None: f{i} = None")
-            add(f"    elif b{i}.viewed: v{i}, f{i} = look({_word(a)}, b{i})")
+            add(f"    elif b{i}.viewed: v{i}, f{i} = look({_word(a)}, b{i}); n = tape.size")
         else:
-            add(f"    if b{i}.viewed: v{i}, f{i} = look({_word(a)}, b{i})")
+            add(f"    if b{i}.viewed: v{i}, f{i} = look({_word(a)}, b{i}); n = tape.size")
         add(f"    else: v{i} = b{i}.value; f{i} = b{i}.face")
     if plan.functional in _SEES_CONJ:
         places = " or ".join(f"f{i}.is_complex" for i, _ in tensors)
@@ -219,24 +221,30 @@ def source_of(plan: Plan, static: frozenset[str] | None, *, has_variant: bool) -
     add("    if signature.random: code += draw(tape)")
     add("    face = signature.outs[0]")
     add("    values = tape.values")
-    add("    made = Value(face, len(values), tape)")
-    # It is `made` because some arguments are called `value`. From here to the end of `append` nothing
-    # is called, so that an interrupt (Ctrl-C) comes before or after, and so do other threads.
-    add(f"    if tape.closed: renew(); return kernel({_forwarded(arguments)})")
+    add("    made = Value(face, n, tape)")
+    numbered = [(i, a) for i, a in enumerate(arguments) if a.name in inputs]
+    for i, a in numbered:
+        add(f"    t{i} = ({_word(a)},)")
+    # It is `made` because some arguments are called `value`. From here to the end of `append` nothing is
+    # called or made: an interrupt, a finalizer, another thread come before or after (`graph/tape.py`).
+    again = f"renew(); return kernel({_forwarded(arguments)})"
+    add(f"    if tape.closed or tape.size != n: {again}")
     add("    tape.code += code")
-    for i, a in enumerate(arguments):
-        if a.name in inputs:
-            add(f"    if k{i} is float: tape.floats += ({_word(a)},)")
-            add(f"    elif k{i} is int: tape.ints += ({_word(a)},)")
-    add("    values.append(made)")
+    for i, _ in numbered:
+        add(f"    if k{i} is float: tape.floats += t{i}")
+        add(f"    elif k{i} is int: tape.ints += t{i}")
+    add("    tape.size = n + 1")
     if plan.mutates:
         add("    if not b0.viewed:")
         add("        made.origin = n0 if n0 < 0 else v0.origin")
         add("        b0.value = made")
+        add("        values.append(made)")
         add("        return self")
+        add("    values.append(made)")
         add("    store(self, made)")
         add("    return self")
     else:
+        add("    values.append(made)")
         add("    if not face.plain: return wrap(made, face)")
         add("    tensor = create(face.shape, face.dtype)")
         add("    tensor.untyped_storage().buffer = Buffer(made, face)")

@@ -84,7 +84,7 @@ _META_IS_WRONG = frozenset(
 def call(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Do what `op(*args, **kwargs)` does, for any overload and any mixture of arguments."""
     tape = state.tape
-    if len(tape.values) > settings.tape_bound:
+    if tape.size > settings.tape_bound:
         cut(tape)
     plan = plan_of(op)
     if has_generator(args, kwargs):
@@ -259,16 +259,18 @@ def record(
         code = [signature.number, *[number_on(tape, v) for v in inputs]]
         if signature.random:
             code += draw(tape)
-        first = len(tape.values)
+        first = tape.size
         values = [Value(face, first + i, tape) for i, face in enumerate(signature.outs)]
-        if tape.closed:
+        n_values = len(values)
+        if tape.closed or tape.size != first:
             continue
         # From here on nothing is called, so that an interrupt (Ctrl-C) comes before or after.
         tape.code += code
         tape.ints += ints  # type: ignore[arg-type]
         tape.floats += floats
+        tape.size = first + n_values
         tape.values += values
-        tape.n_further += len(values) - 1
+        tape.n_further += n_values - 1
         return values
 
 
