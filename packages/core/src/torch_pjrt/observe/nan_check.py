@@ -30,6 +30,7 @@ from torch_pjrt.observe import lines
 from torch_pjrt.run import sync
 from torch_pjrt.run.client import client
 from torch_pjrt.run.rows import alone
+from torch_pjrt.run.wait import awaited
 from torch_pjrt.tensor import counts
 
 _NAN, _INF = 1, 2
@@ -105,7 +106,8 @@ def _found_in(tape: Tape, live: tuple[int, ...], *, kinds: int) -> Exception | N
     if not results:
         return None
     with dtypes.x64():
-        bits = np.asarray(_bits_of_arrays([alone(tape.values[v].array) for v in results])).tolist()
+        found = _bits_of_arrays([alone(tape.values[v].array) for v in results])
+        bits = np.asarray(awaited(found, "running a program")).tolist()
     for kind in (_NAN, _INF):
         bad = [v for v, b in zip(results, bits, strict=True) if b & kind & kinds]
         if not bad:
@@ -146,7 +148,8 @@ def _flags(tape: Tape, nodes: Sequence[Node]) -> _Flags:
     compiled = client().compile_lowered(lowered)
     arrays = [alone(value.array) for value in tape.inputs]
     with dtypes.x64():
-        bits = np.asarray(compiled(*arrays, *every.arguments(tape)))
+        found = compiled(*arrays, *every.arguments(tape))
+        bits = np.asarray(awaited(found, "looking for NaNs"))
     return _Flags(dict(zip(watched, bits.tolist(), strict=True)))
 
 
