@@ -14,6 +14,8 @@ from doc_pages import GENERATED, PAGES, ROOT, blocks, lines, name, prose
 from torch_pjrt.settings import Settings
 
 N_COLUMNS = 100
+CONTRIBUTING = ROOT / "CONTRIBUTING.md"
+API = ROOT / "docs" / "site" / "api.rst"
 SETTINGS = ROOT / "docs" / "settings.md"
 COMMANDS = [*PAGES, ROOT / ".ci" / "run", *sorted((ROOT / ".github").glob("**/*.yml"))]
 
@@ -97,6 +99,26 @@ def test_files_that_are_named_are_there(page: Path) -> None:
     ]
 
     assert missing == []
+
+
+def test_index_lists_all_pages() -> None:
+    index = ROOT / "docs" / "index.md"
+    listed = {(index.parent / link).resolve() for link in links(index)}
+    pages = {*(ROOT / "docs").glob("*.md"), *ROOT.glob("*.md")} - {index}
+
+    assert sorted(map(name, pages - listed)) == []
+
+
+def test_api_has_all_public_modules() -> None:
+    public = re.findall(
+        r"^\| (.*?) \|", CONTRIBUTING.read_text().partition("## What is public")[2], re.M
+    )
+    modules = re.findall(r"`(torch_pjrt[\w.]*)`", " ".join(public))
+    documented = re.findall(r"^\.\. automodule:: (\S+)$", API.read_text(), re.M)
+
+    assert len(modules) >= 5
+    # Helpers of tests say in `torch_pjrt.testing` itself what they are for.
+    assert set(modules) - {"torch_pjrt.testing"} <= set(documented)
 
 
 def test_hatch_commands_are_there() -> None:
