@@ -92,3 +92,36 @@ def test_parameters_written_in_place_are_whole_without_room(how: str) -> None:
     assert p.tolist() == [5.0] * 1000
     run(*small)
     assert p.tolist() == [6.0] * 1000
+
+
+_MAKES: dict[str, Callable[[], torch.Tensor]] = {
+    "ones": lambda: torch.ones(N, N, device="pjrt"),
+    "full": lambda: torch.full((N, N), 2.0, device="pjrt"),
+    "rand": lambda: torch.rand(N, N, device="pjrt"),
+    "arange": lambda: torch.arange(N * N, dtype=torch.float32, device="pjrt"),
+    "uploaded and expanded": lambda: torch.ones(N).to("pjrt").expand(N, N).clone(),
+    "compiled": lambda: torch.compile(torch.matmul, backend="pjrt")(*columns()),
+}
+
+
+@pytest.mark.parametrize("how", _MAKES)
+def test_what_is_made_without_room_is_an_error_and_the_process_goes_on(how: str) -> None:
+    kept = torch.arange(3.0, device="pjrt")
+    torch_pjrt.sync()
+
+    with pytest.raises(torch.OutOfMemoryError):
+        made = _MAKES[how]()
+        torch_pjrt.sync()
+        made.cpu()
+
+    assert pjrt.memory_allocated() < 1 << 32
+    assert (kept + 1).tolist() == [1.0, 2.0, 3.0]
+
+
+def test_check_for_nans_of_what_has_no_room_is_an_error() -> None:
+    a, b = columns()
+
+    with pytest.raises(torch.OutOfMemoryError), torch_pjrt.check_nans():
+        (a @ b).cpu()
+
+    assert (a + 1).sum().item() == 2 * N

@@ -49,6 +49,12 @@ def check_small(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     return True
 
 
+def gives_much(results: Any) -> bool:
+    """Whether a call that the meta function accepts gives too much to be tried, from however little."""
+    flat = results if isinstance(results, (list, tuple)) else (results,)
+    return sum(t.numel() for t in flat if isinstance(t, torch.Tensor)) > _LARGE
+
+
 def raise_if_refused(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Raise what the CPU kernel raises for these numbers, whatever the values of the tensors are."""
     try:
