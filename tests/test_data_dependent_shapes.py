@@ -182,6 +182,19 @@ def test_unique_of_rows_is_as_on_cpu(dtype: torch.dtype, dim: int) -> None:
         assert_as_on_cpu(lambda t, o=options: torch.unique_consecutive(t, **o), t)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("shape", [(4,), (4, 1), (5, 2), (20, 2), (6, 3, 2)], ids=str)
+def test_unique_of_rows_with_nan_is_as_on_cpu(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    """Nan is neither less nor more there, so the order of rows depends on the steps of the sort."""
+    drawn = torch.Generator().manual_seed(0)
+    for share in (0.1, 0.3, 0.6, 1.0):
+        t = torch.randint(0, 3, shape, generator=drawn).to(dtype)
+        t[torch.rand(shape, generator=drawn) < share] = torch.nan
+        for dim in range(len(shape)):
+            options = {"dim": dim, "return_inverse": True, "return_counts": True}
+            assert_as_on_cpu(lambda t, o=options: torch.unique(t, **o), t)
+
+
 @pytest.mark.parametrize("repeats", [[2, 0, 3], [0, 0, 0], [1], [], [2, -1, 1]], ids=str)
 def test_repeat_interleave_is_as_on_cpu(repeats: list[int]) -> None:
     n = torch.tensor(repeats, dtype=torch.int64)

@@ -159,6 +159,40 @@ def test_a_sum_of_a_product_is_rounded_twice_or_once() -> None:
     assert ((actual == twice) | (actual == once)).all()
 
 
+@pytest.mark.parametrize(
+    "sign", [torch.abs, torch.neg, lambda x: -x.abs(), lambda x: x.neg().neg()]
+)
+def test_signs_hide_no_operation_from_what_rounds(sign: Callable[..., torch.Tensor]) -> None:
+    """XLA knows that squares, roots and powers have no sign, and simplifies what is left."""
+    x = torch.tensor([1e30, 1e-30, 3.3, 90.0, 0.1])
+    makers = [
+        lambda x: x * x,
+        torch.exp,
+        torch.sqrt,
+        torch.exp2,
+        lambda x: x / 3,
+        lambda x: x + 0.1,
+    ]
+    users = [
+        lambda y, x: torch.sqrt(y.abs()), lambda y, x: torch.log(y.abs()), lambda y, x: y / 0.3,
+        lambda y, x: y * y, lambda y, x: y * sign(torch.exp(x)), lambda y, x: y - 0.7, lambda y, x: 7.5 / y,
+    ]  # fmt: skip
+
+    def results(x: torch.Tensor, *, apart: bool) -> list[torch.Tensor]:
+        found = []
+        for maker, user in itertools.product(makers, users):
+            y = maker(x)
+            if apart:
+                torch.pjrt.synchronize()
+                y = y.cpu().to(y.device)
+            found.append(user(sign(y), x))
+        return [y.cpu() for y in found]
+
+    together = results(x.to("pjrt"), apart=False)
+    for a, b in zip(together, results(x.to("pjrt"), apart=True), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=0, equal_nan=True)
+
+
 def test_adding_a_large_number_and_taking_it_away_rounds() -> None:
     x = torch.tensor([0.3, 1.7, -2.4], device="pjrt")
 

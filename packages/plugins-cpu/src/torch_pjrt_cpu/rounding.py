@@ -23,7 +23,7 @@ _OUTER = frozenset(
 _NO_OPERATION = frozenset(
     ("stablehlo.broadcast_in_dim", "stablehlo.convert", "stablehlo.reshape", "stablehlo.transpose")
 )
-_LIKE_ITS_OPERAND = _NO_OPERATION | {"stablehlo.negate"}
+_LIKE_ITS_OPERAND = _NO_OPERATION | {"stablehlo.abs", "stablehlo.negate"}
 _POWERS = frozenset(("stablehlo.exponential", "stablehlo.power"))
 _ROOTS = frozenset(("stablehlo.sqrt", "stablehlo.rsqrt"))
 _SUMS = frozenset(("stablehlo.add", "stablehlo.subtract"))
@@ -125,9 +125,12 @@ def _maker(operation: Operation, place: int) -> str | None:
 
 
 def _made(value: Value) -> Operation | None:
-    """What makes a value, but for what XLA may take away: conversions there and back, other shapes."""
+    """What makes a value, but for what XLA may take away: conversions there and back, other shapes, signs.
+
+    Of a square it takes away `abs`.
+    """
     owner = value.owner
-    while not isinstance(owner, ir.Block) and owner.name in _NO_OPERATION:
+    while not isinstance(owner, ir.Block) and owner.name in _LIKE_ITS_OPERAND:
         owner = owner.operands[0].owner
     return None if isinstance(owner, ir.Block) else owner
 

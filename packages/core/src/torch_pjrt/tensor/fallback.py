@@ -18,7 +18,7 @@ from torch_pjrt.tensor.buffer import is_pjrt, wrap_sized
 from torch_pjrt.tensor.mixed_devices import refuse_mixed
 from torch_pjrt.tensor.other_kinds import refuse_layout
 from torch_pjrt.tensor.sparse_parts import fill, is_sparse, with_parts
-from torch_pjrt.tensor.transfer import download, upload
+from torch_pjrt.tensor.transfer import download, face_on_device, upload
 from torch_pjrt.tensor.view import resize_as, store
 
 # Reading a value is what these are for: no warning.
@@ -82,8 +82,7 @@ def _device_copy(x: torch.Tensor) -> torch.Tensor:
     if is_sparse(x):
         return with_parts(x, _device_copy)
     refuse_layout(x.layout)
-    value = upload(x)
-    return wrap_sized(value, value.face)
+    return wrap_sized(upload(x), face_on_device(x))
 
 
 def _write_back(

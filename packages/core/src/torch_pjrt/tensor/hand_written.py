@@ -40,8 +40,9 @@ def kernels() -> dict[Any, Callable[..., Any]]:
 
 def left_out() -> list[Absent]:
     """The operators with a kernel that this PyTorch lacks, above autograd and of sparse tensors, too."""
-    from torch_pjrt.tensor import attention, attention_backward, sparse_kernels
+    from torch_pjrt.tensor import attention, attention_backward, composites, sparse_kernels
 
-    above = (*attention.ABOVE_AUTOGRAD, *attention_backward.ABOVE_AUTOGRAD)
+    tables = (attention, attention_backward, composites)
+    above = [op for table in tables for op in table.ABOVE_AUTOGRAD]
     sparse = (op for op, _ in sparse_kernels.KERNELS)
     return absent(dict.fromkeys((*_all(), *above, *sparse)))

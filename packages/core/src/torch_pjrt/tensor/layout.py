@@ -9,14 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import reduce
 from typing import Any
 
 import torch
 from torch import _meta_registrations
-from torch._prims_common import compute_elementwise_output_strides, suggest_memory_format
+from torch._prims_common import suggest_memory_format
 
-from torch_pjrt.graph.face import Face
+from torch_pjrt.graph.face import Face, contiguous_face
 from torch_pjrt.overloads import aten
+from torch_pjrt.tensor.iterated import iterated_strides
 
 Format = torch.memory_format
 
@@ -37,23 +39,50 @@ def meta_as_cpu(op: Any) -> Iterator[None]:
         _meta_registrations.device_hint = hint
 
 
-def _of_first(faces: Sequence[Face]) -> Format:
+def _of_first(given: Mapping[str, Any], faces: Sequence[Face]) -> Format:
     return suggest_memory_format(faces[0].meta())
 
 
-def _of_convolution(faces: Sequence[Face]) -> Format:
-    """Channels last where the input or the weight is so; not in three dims of float64."""
+# From so many elements on the CPU hands also a batch of one volume to its fast kernel.
+_MANY_ELEMENTS = 20480
+
+
+def _is_slow_on_cpu(given: Mapping[str, Any], face: Face, weight: Face) -> bool:
+    """Whether a convolution of volumes has the CPU's plain kernel, which knows no channels last."""
+    if face.dtype is torch.float64:
+        return True
+    *_, height, width = weight.shape
+    return (
+        face.dtype is torch.float32
+        and face.shape[0] <= 1
+        and given["groups"] == 1
+        and not (height > 3 and width > 3)
+        and face.numel <= _MANY_ELEMENTS
+    )
+
+
+def _of_convolution(given: Mapping[str, Any], faces: Sequence[Face]) -> Format:
+    """Channels last where the input or the weight is so, but for what the CPU's plain kernel computes."""
     for face in faces[:2]:
         found = suggest_memory_format(face.meta())
-        if found is torch.channels_last_3d and face.dtype is torch.float64:
+        if found is torch.channels_last_3d and _is_slow_on_cpu(given, faces[0], faces[1]):
             continue
         if found is not torch.contiguous_format:
             return found
     return torch.contiguous_format
 
 
-#   operator                                   the format of its results, from its tensors
-FORMATS: dict[Any, Callable[[Sequence[Face]], Format]] = {
+def _of_convolution_1d(faces: Sequence[Face], result: torch.Tensor) -> torch.Tensor:
+    """That of images of one row: the CPU makes the input contiguous first."""
+    images = (faces[0].meta().contiguous().unsqueeze(2), faces[1].meta().unsqueeze(2))
+    formats = [suggest_memory_format(image) for image in images]
+    memory_format = formats[formats[0] is torch.contiguous_format]
+    return torch.empty_like(result.unsqueeze(2), memory_format=memory_format).squeeze(2)
+
+
+#   operator                                   the format of its results, from its arguments and tensors
+FORMATS: dict[Any, Callable[[Mapping[str, Any], Sequence[Face]], Format]] = {
+    aten.channel_shuffle.default: _of_first,
     aten.convolution.default: _of_convolution,
     aten.convolution_overrideable.default: _of_convolution,
     aten.reflection_pad2d.default: _of_first,
@@ -97,7 +126,29 @@ KEEPS_SHAPE_OF_OUT = frozenset(
 )
 
 # Their results are contiguous whatever their tensors' strides, which the meta functions keep.
-_CONTIGUOUS = frozenset((aten.isin.Tensor_Tensor, aten.isin.Tensor_Scalar))
+_CONTIGUOUS = frozenset(
+    (
+        aten.isin.Tensor_Scalar,
+        aten.isin.Tensor_Tensor,
+        aten.nll_loss2d_forward.default,
+        aten.normal.Tensor_Tensor,
+        aten.normal.Tensor_float,
+        aten.normal.float_Tensor,
+    )
+)
+
+# Their results lie as those of pointwise operators, which the meta functions make contiguous.
+_POINTWISE = frozenset((aten.native_dropout_backward.default,))
+# Which tensors the CPU's iterator sees, where those are not the operator's own: another order, or one of
+# them is a result of its own, which is contiguous.
+_ITERATES_OVER: dict[Any, Callable[[Sequence[Face]], Sequence[Face]]] = {
+    aten.ldexp.Tensor: lambda faces: (
+        (faces[0], contiguous_face(faces[1].shape, faces[1].dtype))
+        if faces[0].dtype == faces[1].dtype
+        else faces
+    ),
+    aten.threshold_backward.default: lambda faces: (faces[1], faces[0]),
+}
 
 # Their last results are notes for their own backward, of shapes that the rules share with CUDA.
 _AS_ON_CUDA = frozenset((aten._embedding_bag.default, aten._embedding_bag_forward_only.default))
@@ -113,12 +164,19 @@ STATISTICS: dict[Any, slice] = {
 }
 
 
-def _widens_expanded(faces: Sequence[Face]) -> bool:
-    """Whether PyTorch's meta function makes an expanded tensor dense, as it computes halves in float32."""
-    return len(faces) > 1 and any(
-        face.dtype in (torch.bfloat16, torch.float16) and not face.dense and 0 in face.strides
-        for face in faces
-    )
+def _is_iterated(op: Any, faces: Sequence[Face], results: Any) -> bool:
+    """Whether tensors that look differently are computed element by element."""
+    if not isinstance(results, torch.Tensor) or not results.numel():
+        return False
+    if op in _POINTWISE:
+        return True
+    if torch.Tag.pointwise not in op.tags:
+        return False
+    return len({(face.shape, face.strides, face.dtype) for face in faces}) > 1
+
+
+def _computed_in(faces: Sequence[Face]) -> torch.dtype:
+    return reduce(torch.promote_types, [face.dtype for face in faces])
 
 
 def _of_attention_backward(given: Mapping[str, Any], faces: Sequence[Face], results: Any) -> Any:
@@ -147,10 +205,12 @@ def laid_out(op: Any, given: Mapping[str, Any], faces: Sequence[Face], results: 
         return _of_attention(given, faces, results)
     if op is aten._scaled_dot_product_fused_attention_overrideable_backward.default:
         return _of_attention_backward(given, faces, results)
+    if op is aten.linalg_lstsq.default and len(faces[1].shape) < len(faces[0].shape):
+        return results  # one right-hand side for each matrix
     if (places := COLUMN_MAJOR.get(op)) is not None:
         return tuple(r.mT.contiguous().mT if i in places else r for i, r in enumerate(results))
     if op in FIRST_AS_FIRST:
-        first = torch.empty_like(results[0], memory_format=_of_first(faces))
+        first = torch.empty_like(results[0], memory_format=_of_first(given, faces))
         results = (first, *results[1:])
     if (kept := STATISTICS.get(op)) is not None:
         dtype = faces[0].dtype
@@ -158,16 +218,20 @@ def laid_out(op: Any, given: Mapping[str, Any], faces: Sequence[Face], results: 
             narrow = [r.to(dtype) for r in results[kept]]
             results = (*results[: kept.start], *narrow, *results[kept.stop :])
         return results
-    if torch.Tag.pointwise in op.tags and _widens_expanded(faces):
-        spread = [face.meta().expand(results.shape) for face in faces]
-        strides = compute_elementwise_output_strides(*spread)
+    if _is_iterated(op, faces, results):
+        faces = _ITERATES_OVER.get(op, lambda faces: faces)(faces)
+        strides = iterated_strides(results.shape, faces, _computed_in(faces))
         return torch.empty_strided(results.shape, strides, dtype=results.dtype, device="meta")
     if op in _CONTIGUOUS:
-        return results.contiguous()
+        if isinstance(results, torch.Tensor):
+            return results.contiguous()
+        return tuple(r.contiguous() for r in results)
     format_of = FORMATS.get(op)
     if format_of is None:
         return results
-    memory_format = format_of(faces)
+    if format_of is _of_convolution and results.ndim == 3:
+        return _of_convolution_1d(faces, results)
+    memory_format = format_of(given, faces)
     if _DIMS.get(memory_format) != results.ndim:
         return results
     return torch.empty_like(results, memory_format=memory_format)

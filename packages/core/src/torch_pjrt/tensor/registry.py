@@ -88,7 +88,7 @@ def _register_all() -> None:
     from torch_pjrt.device.guard import before_differentiated
     from torch_pjrt.device.setup import set_up
     from torch_pjrt.run.client import client
-    from torch_pjrt.tensor import attention, hand_written, own_operators, sparse
+    from torch_pjrt.tensor import attention, composites, hand_written, own_operators, sparse
     from torch_pjrt.tensor.kernel_source import kernel_of
     from torch_pjrt.tensor.refusals import CHECKED, refusing
     from torch_pjrt.tensor.schema import functional_of
@@ -103,7 +103,7 @@ def _register_all() -> None:
     for op, kernel in special.items():
         if op._schema.name + _dotted(op) not in already:
             library.impl(op, _at_once_if_asked(refusing(op, kernel)), KEY)
-    _register_above_autograd(attention.ABOVE_AUTOGRAD)
+    _register_above_autograd({**attention.ABOVE_AUTOGRAD, **composites.ABOVE_AUTOGRAD})
     before_differentiated.append(_register_for_differentiated)
     for op, key, kernel in sparse.kernels():
         library.impl(op, kernel, key)
