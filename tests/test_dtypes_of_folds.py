@@ -28,6 +28,12 @@ FOLDS: dict[str, Callable[..., Tensor]] = {
     "norm": lambda x, **how: torch.linalg.vector_norm(x, 2, 0, **how),
     "logsumexp": lambda x, **how: torch.logsumexp(x, 0, **how),
     "amax": lambda x, **how: torch.amax(x, 0, **how),
+    "all": torch.all,
+    "all along one": lambda x, **how: torch.all(x, 1, **how),
+    "all along both": lambda x, **how: torch.all(x, (0, 1), **how),
+    "any": torch.any,
+    "max": torch.max,
+    "min": torch.min,
 }
 DTYPES = (torch.bool, torch.uint8, torch.int32, torch.float16, torch.float32, torch.complex64)
 # Sums of rounded elements differ from rounded sums; none is below 0, for unsigned dtypes.
@@ -73,3 +79,20 @@ def test_elements_are_rounded_before_they_are_summed_into_integers() -> None:
     x = torch.tensor([[1.6], [1.6]], device="pjrt")
 
     assert torch.sum(x, 0, out=torch.empty(0, dtype=torch.int64, device="pjrt")).tolist() == [2]
+
+
+@pytest.mark.parametrize("fold", [torch.max, torch.min])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32], ids=str)
+def test_an_extreme_that_an_out_cannot_hold_is_refused_as_on_the_cpu(
+    fold: Callable[..., Tensor], dtype: torch.dtype
+) -> None:
+    def outcome(x: Tensor, device: str) -> int | str:
+        out = torch.empty((), dtype=dtype, device=device)
+        try:
+            return int(fold(x.to(device), out=out))
+        except RuntimeError as error:
+            return str(error).partition("\n")[0]
+
+    for number in (3, -3, 200, -200, 300, -300, 40000, 1 << 40):
+        x = torch.tensor([number, number])
+        assert outcome(x, "pjrt") == outcome(x, "cpu")

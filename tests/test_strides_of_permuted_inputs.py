@@ -115,12 +115,13 @@ OPERATORS: dict[str, tuple[int, Callable[[Tensor], Any]]] = {
     "einsum":                   (3, lambda x: torch.einsum("abc,adc->bd", x, x)),
 }  # fmt: skip
 SIZES = ((2, 4, 6, 6), (1, 4, 6, 6))
+ONE_SIZE = {"batch_norm", "ldl_factor", "max_unpool2d"}  # slow, or ambiguous for one image
 
 
 @pytest.mark.parametrize("name", OPERATORS)
 def test_an_operator_has_the_strides_of_the_cpu_for_each_order_of_dims(name: str) -> None:
     n_dims, call = OPERATORS[name]
-    for sizes, order in product(SIZES, permutations(range(n_dims))):
+    for sizes, order in product(SIZES[: 1 if name in ONE_SIZE else 2], permutations(range(n_dims))):
         theirs, ours = (
             strides(call(ordered(device, sizes[:n_dims], order))) for device in ("cpu", "pjrt")
         )
@@ -136,7 +137,7 @@ def test_a_convolution_has_the_strides_of_the_cpu(n_dims: int, transposed: bool)
         list(permutations(straight)) if n_dims < 3 else [straight, (0, 2, 3, 4, 1), (4, 3, 2, 1, 0)]
     )
     weights = [straight, (0, *straight[2:], 1)]
-    dtypes = (torch.float32, torch.float64, torch.bfloat16)
+    dtypes = (torch.float32, torch.float64, torch.bfloat16)[: 2 if n_dims == 2 else 3]
     for (n, c, o), order, dtype, weight in product(
         ((1, 3, 3), (2, 4, 1), (1, 1, 2)), orders, dtypes, weights
     ):
@@ -167,7 +168,7 @@ LOOKS: list[tuple[tuple[int, ...], Order]] = [
     ((1, 3, 4), (1, 2, 0)),
 ]
 ALL = bool(os.environ.get("TORCH_PJRT_TEST_STRIDES"))
-PAIRS = list(product(LOOKS if ALL else LOOKS[:5], repeat=2))
+PAIRS = list(product(LOOKS if ALL else LOOKS[:4], repeat=2))
 _PLAIN = {"Tensor": None, "number": 1.5, "float": 0.5, "int": 1, "bool": False}
 
 
@@ -215,4 +216,4 @@ def test_pointwise_operators_have_the_strides_of_the_cpu_for_tensors_that_lie_di
         if theirs is not None:
             n += 1
             assert outcome("pjrt") == theirs, (op, looks)
-    assert n > 2000
+    assert n > 1500

@@ -44,6 +44,7 @@ FAULTS: dict[str, Callable[[Tensor], Tensor]] = {
     "nan in a matrix": lambda x: x.isnan().any(-1).any(-1),
     "nan below the diagonal": lambda x: x.tril().isnan().any(-1).any(-1),
     "nan above the diagonal": lambda x: x.triu().isnan().any(-1).any(-1),
+    "not finite": lambda x: ~x.isfinite(),
     "not finite in a matrix": lambda x: ~x.isfinite().all(-1).all(-1),
 }
 

@@ -30,6 +30,7 @@ FAULTS: dict[str, Callable[[Array], Array]] = {
     "nan in a matrix": _in_matrix(jnp.isnan),
     "nan below the diagonal": _in_matrix(lambda x: jnp.isnan(jnp.tril(x))),
     "nan above the diagonal": _in_matrix(lambda x: jnp.isnan(jnp.triu(x))),
+    "not finite": lambda x: ~jnp.isfinite(x),
     "not finite in a matrix": _in_matrix(lambda x: ~jnp.isfinite(x)),
 }
 

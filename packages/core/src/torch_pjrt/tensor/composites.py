@@ -7,13 +7,14 @@ memory otherwise than the composition does.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from torch_pjrt.graph.face import contiguous_strides
 from torch_pjrt.overloads import aten
+from torch_pjrt.tensor import record
 
 
 def kron_out(self: torch.Tensor, other: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
@@ -39,6 +40,22 @@ def max_pool1d(
     return pooled.clone(memory_format=torch.contiguous_format)
 
 
+def _all_of_bytes(op: Any) -> Callable[..., torch.Tensor]:
+    """Into an `out=` of bytes: elements are cast before they are looked at, so 0.5 is 0."""
+
+    def all_of(self: torch.Tensor, *dims: Any, out: torch.Tensor, **how: Any) -> torch.Tensor:
+        x = self
+        if out.dtype == torch.uint8 and self.dtype not in (torch.bool, torch.uint8):
+            x = torch.real(self).to(torch.uint8)
+        return record.call(op, (x, *dims), {**how, "out": out})
+
+    return all_of
+
+
 # Also before autograd: what they call is differentiated.
 ABOVE_AUTOGRAD: dict[Any, Any] = {aten.max_pool1d.default: max_pool1d}
-KERNELS: dict[Any, Any] = {aten.kron.out: kron_out, **ABOVE_AUTOGRAD}
+KERNELS: dict[Any, Any] = {
+    **{op: _all_of_bytes(op) for op in (aten.all.all_out, aten.all.dims_out, aten.all.out)},
+    aten.kron.out: kron_out,
+    **ABOVE_AUTOGRAD,
+}

@@ -173,6 +173,68 @@ def _inverse_of_triangle(given: Given) -> Iterator[Fault]:
         yield Fault(x, "zero on the diagonal", refusal)
 
 
+def _zero_points(given: Given) -> Iterator[Places]:
+    low, high = given["quant_min"], given["quant_max"]
+    text = "`zero_point` must be between `quant_min` and `quant_max`."
+    zero_point = given["zero_point"]
+    if not zero_point.is_floating_point():
+        yield Places(zero_point, low, high + 1, lambda _: RuntimeError(text))
+
+
+def _range(text: str) -> Row:
+    """Of a histogram that takes its range from the elements."""
+
+    def faults(given: Given) -> Iterator[Fault]:
+        if given.get("range") is None and given.get("min", 0) == given.get("max", 0):
+            yield Fault(given["self"], "not finite", lambda _: RuntimeError(text))
+
+    return faults
+
+
+_range_of_dims = _range("torch.histogramdd: a dimension's range is not finite")
+
+
+def _inverted(given: Given) -> Iterator[Fault]:
+    if given.get("hermitian", False):
+        yield from _symmetric({"A": given["self"]})
+    else:
+        yield from _svd({"A": given["self"]})
+
+
+def _equations(given: Given) -> Iterator[Fault]:
+    text = "torch.linalg.lstsq: an argument of LAPACK's routine has an illegal value: there is a nan in it."
+    for name in ("self", "b"):
+        x = given[name]
+        if x.ndim < given["self"].ndim:
+            x = x.unsqueeze(-1)
+        yield Fault(x, "nan in a matrix", lambda _: RuntimeError(text))
+
+
+# What C++ calls the dtypes, and which numbers it takes: of an unsigned one, negative ones that wrap around.
+_NARROW = {
+    torch.uint8: ("uint8_t", -255, 255),
+    torch.int8: ("int8_t", -128, 127),
+    torch.int16: ("int16_t", -(1 << 15), (1 << 15) - 1),
+    torch.int32: ("int", -(1 << 31), (1 << 31) - 1),
+}
+
+
+def _extreme(fold: Any) -> Row:
+    """The largest or least of all, written to an `out=` of a narrower dtype."""
+
+    def faults(given: Given) -> Iterator[Places]:
+        out, x = given.get("out"), given["self"]
+        if out is None or out.dtype == x.dtype or out.dtype not in _NARROW or not _is_whole(x):
+            return
+        if not x.numel() or x.dtype == torch.bool:
+            return
+        name, low, high = _NARROW[out.dtype]
+        text = f"value cannot be converted to type {name} without overflow"
+        yield Places(fold(x).long(), low, high + 1, lambda _: RuntimeError(text))
+
+    return faults
+
+
 _bernoulli_by_self = _each(("self", "no chance", _NO_CHANCE))
 _deviations = _each(("std", "less than 0", "normal expects all elements of std >= 0.0"))
 _eig = _spectrum(
@@ -183,17 +245,21 @@ _eig = _spectrum(
     RuntimeError,
 )
 
+_svd = _spectrum(
+    "linalg.svd",
+    "nan in a matrix",
+    "A",
+    "The algorithm failed to converge because the input matrix contained non-finite values.",
+    torch.linalg.LinAlgError,
+)
+
 #   functional overload                 what it refuses
 FAULTS: dict[Any, Row] = {
     aten._linalg_eigh.default: _symmetric,
     aten._linalg_eigvals.default: _eig,
-    aten._linalg_svd.default: _spectrum(
-        "linalg.svd",
-        "nan in a matrix",
-        "A",
-        "The algorithm failed to converge because the input matrix contained non-finite values.",
-        torch.linalg.LinAlgError,
-    ),
+    aten._histogramdd_bin_edges.default: _range_of_dims,
+    aten._histogramdd_from_bin_cts.default: _range_of_dims,
+    aten._linalg_svd.default: _svd,
     aten.bernoulli.Tensor: _each(("p", "no chance", _NO_CHANCE)),
     aten.bernoulli.default: _bernoulli_by_self,
     aten.binary_cross_entropy.default: _each(
@@ -202,10 +268,17 @@ FAULTS: dict[Any, Row] = {
     ),
     aten.cholesky_inverse.default: _inverse_of_triangle,
     aten.div.Tensor_mode: _divisor,
+    aten.fake_quantize_per_channel_affine_cachemask.default: _zero_points,
     aten.floor_divide.default: _divisor,
     aten.fmod.Tensor: _divisor,
+    aten.histc.default: _range("torch.histc: the range of the elements is not finite"),
+    aten.histogram.bin_ct: _range_of_dims,
     aten.linalg_eig.default: _eig,
+    aten.linalg_lstsq.default: _equations,
+    aten.linalg_pinv.atol_rtol_tensor: _inverted,
     aten.masked_scatter.default: _marked,
+    aten.max.default: _extreme(torch.max),
+    aten.min.default: _extreme(torch.min),
     aten.normal.Tensor_Tensor: _deviations,
     aten.normal.float_Tensor: _deviations,
     aten.poisson.default: _each(

@@ -139,12 +139,15 @@ _CONTIGUOUS = frozenset(
 
 # Their results lie as those of pointwise operators, which the meta functions make contiguous.
 _POINTWISE = frozenset((aten.native_dropout_backward.default,))
+# Pointwise by their tags; on the CPU a copy of the input is filled.
+_FILLS = frozenset((aten.masked_fill.Scalar, aten.masked_fill.Tensor))
+
 # Which tensors the CPU's iterator sees, where those are not the operator's own: another order, or one of
 # them is a result of its own, which is contiguous.
 _ITERATES_OVER: dict[Any, Callable[[Sequence[Face]], Sequence[Face]]] = {
     aten.ldexp.Tensor: lambda faces: (
         (faces[0], contiguous_face(faces[1].shape, faces[1].dtype))
-        if faces[0].dtype == faces[1].dtype
+        if faces[1].dtype == _computed_in(faces)
         else faces
     ),
     aten.threshold_backward.default: lambda faces: (faces[1], faces[0]),
@@ -170,7 +173,7 @@ def _is_iterated(op: Any, faces: Sequence[Face], results: Any) -> bool:
         return False
     if op in _POINTWISE:
         return True
-    if torch.Tag.pointwise not in op.tags:
+    if torch.Tag.pointwise not in op.tags or op in _FILLS:
         return False
     return len({(face.shape, face.strides, face.dtype) for face in faces}) > 1
 

@@ -92,6 +92,7 @@ SUSPICIOUS: dict[Any, Suspicion] = {
     aten.remainder.Scalar: _by_zero,
     aten.remainder.Tensor: _by_zero,
     aten.renorm.default: lambda self, p, dim, maxnorm, **_: maxnorm < 0 or not p > 0,
+    aten.scalar_tensor.default: lambda s, dtype=None, **_: not _fits(s, dtype),
     aten.scatter.value: _too_large,
     aten.uniform.default: _no_range,
 }

@@ -106,6 +106,10 @@ def embedded(weight: Any, index: list[int]) -> Any:
     return F.embedding(places, weight)
 
 
+def searched(sequence: Any, x: Any) -> Any:
+    return torch.searchsorted(sequence.sort()[0], x)
+
+
 def cross_entropy(x: Any, index: list[int]) -> Any:
     places = torch.tensor(index, device=x.device) % max(x.shape[-1], 1)
     rows = x.reshape(-1, x.shape[-1])
@@ -215,7 +219,7 @@ PURE: tuple[Call, ...] = (
     _row("unique", a.any_tensor),
     _row("take_along_dim", a.any_tensor, a.ints, a.dim),
     _row("bincount", a.ints),
-    _row("searchsorted", a.of_rank(1), a.floats),
+    _own("searchsorted", searched, a.of_rank(1), a.floats),
     # matrices and networks
     _row("matmul", a.of_rank(1, 2, 3), a.matrix_for),
     _row("mm", a.of_rank(2), a.matrix_for),

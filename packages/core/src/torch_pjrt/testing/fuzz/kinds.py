@@ -123,7 +123,8 @@ def _repeated(made: Program, device: str, wrap: Callable[[Callable[..., Any]], A
     step = wrap(step) if device != "cpu" else step
     results = []
     for _ in range(CALLS):
-        result = _guarded(lambda: [y.clone() for y in step(*inputs)])
+        # Read at once: what the device refuses, it tells with the next read.
+        result = _guarded(lambda: [y.detach().cpu().clone() for y in step(*inputs)])
         results.append(result)
         if isinstance(result, Raised):
             break
