@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from torch_pjrt.overloads import aten
+from torch_pjrt.overloads import aten, present
 
 Optional = torch.Tensor | None
 
@@ -187,3 +187,37 @@ METAS: dict[Any, Callable[..., Any]] = {
     aten._scaled_mm.default: scaled_mm,
     aten.segment_reduce.default: segment_reduce,
 }
+
+
+def _attention_backward(
+    grad_out: torch.Tensor,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_bias: Optional,
+    *rest: Any,
+    **scale: Any,
+) -> tuple[Optional, ...]:
+    bias = None if attn_bias is None else torch.empty_like(attn_bias)
+    return torch.empty_like(query), torch.empty_like(key), torch.empty_like(value), bias
+
+
+def _standard_gamma(self: torch.Tensor, generator: Any = None) -> torch.Tensor:
+    return torch.empty_like(self)
+
+
+# What some versions of PyTorch from 2.11 on have no meta function for: without one nothing can be compiled
+# that calls it. Registered where the installed one has none.
+MISSING: dict[Any, Callable[..., Any]] = {
+    aten._scaled_dot_product_fused_attention_overrideable_backward.default: _attention_backward,
+    aten._standard_gamma.default: _standard_gamma,
+}
+
+
+def missing() -> dict[Any, Callable[..., Any]]:
+    """The rows of `MISSING` that the installed PyTorch needs."""
+    return {
+        op: meta
+        for op, meta in present(MISSING).items()
+        if not torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "Meta")
+    }

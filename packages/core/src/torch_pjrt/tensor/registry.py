@@ -88,7 +88,14 @@ def _register_all() -> None:
     from torch_pjrt.device.guard import before_differentiated
     from torch_pjrt.device.setup import set_up
     from torch_pjrt.run.client import client
-    from torch_pjrt.tensor import attention, composites, hand_written, own_operators, sparse
+    from torch_pjrt.tensor import (
+        attention,
+        composites,
+        hand_written,
+        metas,
+        own_operators,
+        sparse,
+    )
     from torch_pjrt.tensor.kernel_source import kernel_of
     from torch_pjrt.tensor.refusals import CHECKED, refusing
     from torch_pjrt.tensor.schema import functional_of
@@ -107,6 +114,8 @@ def _register_all() -> None:
     before_differentiated.append(_register_for_differentiated)
     for op, key, kernel in sparse.kernels():
         library.impl(op, kernel, key)
+    for op, meta in metas.missing().items():
+        library.impl(op, meta, "Meta")
     for op in recordable(table):
         if op not in special:
             kernel = refusing(op, _lazily(kernel_of, op))
