@@ -47,7 +47,7 @@ def _pooled(
     n = len(kernel)
     sizes = x.shape[-n:]
     planes = x.reshape(math.prod(x.shape[:-n]), *sizes)
-    samples = samples.reshape(len(planes), n)
+    samples = samples.reshape(-1, n)[: len(planes)]  # there may be more of them
     index = jnp.zeros((len(planes), *[1] * n), np.int64)
     for dim in range(n):
         places = _places(samples[:, dim], sizes[dim], kernel[dim], counts[dim])
