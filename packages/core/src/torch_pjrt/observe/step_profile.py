@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import statistics
 import tempfile
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -125,7 +126,10 @@ def profile_step(step: Callable[[], Any], *, calls: int = 5, shown: int = 10) ->
         _call(step, _WARM)
         with profile(folder):
             _call(step, calls)
-        threads = [_events(line) for line in _lines(Path(folder))]
+        with warnings.catch_warnings():
+            # JAX makes a type on the way, of which Python 3.13 warns: as an error that ends the process.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            threads = [_events(line) for line in _lines(Path(folder))]
     taken: dict[tuple[int, str], list[float]] = {}
     for events in threads:
         for program, name, own_ns in _own_times(events):
