@@ -6,19 +6,19 @@ the same steps are written out as Python source. For `add.Tensor` it reads like 
 
     def kernel(self, other, *, alpha=1):
         tape = state.tape
-        n = tape.size
-        if n > settings.tape_bound: tape = cut(tape); n = tape.size
+        n_values = tape.size
+        if n_values > settings.tape_bound: tape = cut(tape); n_values = tape.size
         if other.__class__ in NUMBERS: return with_number(self, other, alpha=alpha)
         try:
             b0 = self.untyped_storage().buffer
             b1 = other.untyped_storage().buffer
         except AttributeError: return call(OP, (self, other), {"alpha": alpha})  # a CPU tensor
-        if b0.viewed: v0, f0 = look(self, b0); n = tape.size
+        if b0.viewed: v0, f0 = look(self, b0); n_values = tape.size
         else: v0 = b0.value; f0 = b0.face
         ...
         signature = signatures.get((f0, f1, alpha.__class__))
         ...
-        if tape.closed or tape.size != n: renew(); return kernel(self, other, alpha=alpha)
+        if tape.closed or tape.size != n_values: renew(); return kernel(self, other, alpha=alpha)
         tape.code += code
         ...
 
@@ -169,8 +169,8 @@ def source_of(plan: Plan, static: frozenset[str] | None, *, has_variant: bool) -
     lines = [f"def kernel({_parameters(arguments)}):"]
     add = lines.append
     add("    tape = state.tape")
-    add("    n = tape.size")
-    add("    if n > settings.tape_bound: tape = cut(tape); n = tape.size")
+    add("    n_values = tape.size")
+    add("    if n_values > settings.tape_bound: tape = cut(tape); n_values = tape.size")
     required = [a for _, a in tensors if not a.optional]
     if checks := [f"{_word(a)}.__class__ in NUMBERS" for a in required[1:]]:
         other = f"with_number({_forwarded(arguments)})" if has_variant else f"call(OP, {generic})"
@@ -187,9 +187,9 @@ def source_of(plan: Plan, static: frozenset[str] | None, *, has_variant: bool) -
     for i, a in tensors:
         if a.optional:
             add(f"    if b{i} is None: f{i} = None")
-            add(f"    elif b{i}.viewed: v{i}, f{i} = look({_word(a)}, b{i}); n = tape.size")
+            add(f"    elif b{i}.viewed: v{i}, f{i} = look({_word(a)}, b{i}); n_values = tape.size")
         else:
-            add(f"    if b{i}.viewed: v{i}, f{i} = look({_word(a)}, b{i}); n = tape.size")
+            add(f"    if b{i}.viewed: v{i}, f{i} = look({_word(a)}, b{i}); n_values = tape.size")
         add(f"    else: v{i} = b{i}.value; f{i} = b{i}.face")
     if plan.functional in _SEES_CONJ:
         places = " or ".join(f"f{i}.is_complex" for i, _ in tensors)
@@ -220,35 +220,35 @@ def source_of(plan: Plan, static: frozenset[str] | None, *, has_variant: bool) -
             add(f"    {present}code += ({number},)")
     add("    if signature.random: code += draw(tape)")
     add("    face = signature.outs[0]")
-    add("    values = tape.values")
-    add("    made = Value(face, n, tape)")
+    add("    pending = tape.values")
+    add("    made = Value(face, n_values, tape)")
     numbered = [(i, a) for i, a in enumerate(arguments) if a.name in inputs]
     for i, a in numbered:
         add(f"    t{i} = ({_word(a)},)")
     # It is `made` because some arguments are called `value`. From here to the end of `append` nothing is
     # called or made: an interrupt, a finalizer, another thread come before or after (`graph/tape.py`).
     again = f"renew(); return kernel({_forwarded(arguments)})"
-    add(f"    if tape.closed or tape.size != n: {again}")
+    add(f"    if tape.closed or tape.size != n_values: {again}")
     add("    tape.code += code")
     for i, _ in numbered:
         add(f"    if k{i} is float: tape.floats += t{i}")
         add(f"    elif k{i} is int: tape.ints += t{i}")
-    add("    tape.size = n + 1")
+    add("    tape.size = n_values + 1")
     if plan.mutates:
         add("    if not b0.viewed:")
         add("        made.origin = n0 if n0 < 0 else v0.origin")
         add("        b0.value = made")
-        add("        values.append(made)")
+        add("        pending.append(made)")
         add("        return self")
-        add("    values.append(made)")
+        add("    pending.append(made)")
         add("    store(self, made)")
         add("    return self")
     else:
-        add("    values.append(made)")
+        add("    pending.append(made)")
         add("    if not face.plain: return wrap(made, face)")
-        add("    tensor = create(face.shape, face.dtype)")
-        add("    tensor.untyped_storage().buffer = Buffer(made, face)")
-        add("    return tensor")
+        add("    created = create(face.shape, face.dtype)")
+        add("    created.untyped_storage().buffer = Buffer(made, face)")
+        add("    return created")
     return "\n".join(lines)
 
 
