@@ -11,6 +11,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -301,3 +302,48 @@ def test_device_type_is_told_whatever_a_handler_raises() -> None:
             finally:
                 signal.setitimer(signal.ITIMER_REAL, 0)
     assert n == 50
+
+
+@pytest.mark.parametrize("place", ["begun", "zeroed", "differentiated", "updated"])
+@pytest.mark.parametrize("at", [1, 2, 3, 19])
+def test_captured_step_goes_on_after_a_call_that_ended_halfway(
+    at: int, place: str, tmp_path: Path
+) -> None:
+    """At any call: the recording's, and the check after 16 replays."""
+    file = tmp_path / "interrupt"
+    weight = torch.nn.Parameter(torch.ones(3, device="pjrt"))
+    optimizer = torch.optim.SGD([weight], 0.01)
+
+    def passing(here: str) -> None:
+        if here == place and file.exists():
+            raise KeyboardInterrupt
+
+    def step() -> torch.Tensor:
+        passing("begun")
+        optimizer.zero_grad()
+        passing("zeroed")
+        loss = weight.square().sum()
+        loss.backward()
+        passing("differentiated")
+        optimizer.step()
+        passing("updated")
+        return loss.detach()
+
+    captured = torch_pjrt.capture(step)
+    losses, interrupted = [], 0
+    for call in range(45):
+        if call == at:
+            file.touch()
+        try:
+            losses.append(captured().item())
+        except KeyboardInterrupt:
+            interrupted += 1
+            if place == "updated":
+                losses.append(None)
+            file.unlink()
+
+    assert interrupted == 1
+    expected = 3.0
+    for loss in losses:
+        assert loss is None or loss == pytest.approx(expected, rel=1e-4)
+        expected *= 0.98**2

@@ -180,7 +180,7 @@ class Captured(Generic[P, R]):
         return progress.template.filled(results, tensors)
 
     def _observed(self, progress: _Progress, call: _Call) -> R:
-        returned, seen, template, now = self._run_observed(call)
+        returned, seen, template, now = self._run_observed(progress, call)
         progress.attempts += 1
         progress.why = list(seen.objections)
         if progress.seen is not None and progress.template is not None:
@@ -199,7 +199,7 @@ class Captured(Generic[P, R]):
         assert progress.replay is not None
         assert progress.template is not None
         progress.replay.release()
-        returned, seen, template, now = self._run_observed(call)
+        returned, seen, template, now = self._run_observed(progress, call)
         why = [
             *seen.objections,
             *comparison.differences(progress.replay.seen, seen, may_be_compiled_anew=True),
@@ -219,12 +219,21 @@ class Captured(Generic[P, R]):
         progress.outside = now
         return returned
 
-    def _run_observed(self, call: _Call) -> tuple[R, Observed, Template, outside.Snapshot]:
-        """Run the step; the snapshot is of what it left, and has the gradients to be found by the next."""
+    def _run_observed(
+        self, progress: _Progress, call: _Call
+    ) -> tuple[R, Observed, Template, outside.Snapshot]:
+        """Run the step; the snapshot is of what it left, and has the gradients to be found by the next.
+
+        A run that ends halfway leaves other gradients than a whole one: no other is compared with it.
+        """
         before = outside.Snapshot(self.step, call.given)
-        returned, seen, result_of = observed(
-            lambda: call.of(self.step), call.tensors, before.gradients
-        )
+        try:
+            returned, seen, result_of = observed(
+                lambda: call.of(self.step), call.tensors, before.gradients
+            )
+        except BaseException:  # an interrupt may be
+            progress.start_anew()
+            raise
         after = outside.Snapshot(self.step, call.given)
         if changed := outside.differences(before, after):
             seen.objections.append(
