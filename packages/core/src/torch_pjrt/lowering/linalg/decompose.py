@@ -32,6 +32,11 @@ def adjoint(x: Array) -> Array:
     return transposed(lax.conj(x) if jnp.iscomplexobj(x) else x)
 
 
+def with_nan_for_infinities(x: Array) -> Array:
+    """LAPACK's iterations for singular values and eigenvalues end on nan; on infinities some never do."""
+    return jnp.where(jnp.isfinite(x), x, jnp.full_like(x, jnp.nan))
+
+
 def identity(n: int, like: Array) -> Array:
     """Identity matrices with the batch dims and the dtype of `like`."""
     return jnp.broadcast_to(jnp.eye(n, dtype=like.dtype), (*like.shape[:-2], n, n))
@@ -215,6 +220,7 @@ def linalg_svd(
         vh = identity(columns, A)[..., : columns if full_matrices else k, :]
         values = lax.full((*batch, k), 0, real_dtype(A))
         return (u, values, vh) if compute_uv else (nothing, values, nothing)
+    A = with_nan_for_infinities(A)
     if not compute_uv:
         return nothing, lax.linalg.svd(A, compute_uv=False), nothing
     u, values, vh = lax.linalg.svd(A, full_matrices=full_matrices)

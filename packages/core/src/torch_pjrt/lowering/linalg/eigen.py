@@ -6,7 +6,7 @@ import jax
 import numpy as np
 from jax import lax
 
-from torch_pjrt.lowering.linalg.decompose import adjoint, real_dtype
+from torch_pjrt.lowering.linalg.decompose import adjoint, real_dtype, with_nan_for_infinities
 from torch_pjrt.lowering.table import LoweringTable
 from torch_pjrt.overloads import aten
 
@@ -36,7 +36,7 @@ def linalg_eig(self: Array) -> tuple[Array, Array]:
     if not self.size:
         dtype = _complex_dtype(self)
         return lax.full(self.shape[:-1], 0, dtype), lax.full(self.shape, 0, dtype)
-    values, vectors = lax.linalg.eig(self, compute_left_eigenvectors=False)
+    values, vectors = lax.linalg.eig(with_nan_for_infinities(self), compute_left_eigenvectors=False)
     return values, vectors
 
 
@@ -45,6 +45,8 @@ def linalg_eigvals(self: Array) -> Array:
     if not self.size:
         return lax.full(self.shape[:-1], 0, _complex_dtype(self))
     (values,) = lax.linalg.eig(
-        self, compute_left_eigenvectors=False, compute_right_eigenvectors=False
+        with_nan_for_infinities(self),
+        compute_left_eigenvectors=False,
+        compute_right_eigenvectors=False,
     )
     return values

@@ -22,6 +22,7 @@ from torch_pjrt.lowering.linalg.decompose import (
     permutation_of,
     real_dtype,
     transposed,
+    with_nan_for_infinities,
 )
 from torch_pjrt.lowering.rearrange import tril, triu
 from torch_pjrt.lowering.scatter import taken_along
@@ -182,7 +183,7 @@ def _pseudo_inverse(
         v, values = lax.linalg.eigh(a, symmetrize_input=False)
         u, vh, sizes = v, adjoint(v), lax.abs(values)
     else:
-        u, values, vh = lax.linalg.svd(a, full_matrices=False)
+        u, values, vh = lax.linalg.svd(with_nan_for_infinities(a), full_matrices=False)
         sizes = values
     largest = jnp.max(sizes, -1, keepdims=True)
     limit = jnp.maximum(jnp.asarray(atol)[..., None], jnp.asarray(rtol)[..., None] * largest)
