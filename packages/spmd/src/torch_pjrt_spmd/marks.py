@@ -1,0 +1,206 @@
+"""Which tensors are marked: of each buffer how it is to lie.
+
+A sharding belongs to the buffer, so that views and in-place writes keep it. The gradient of a marked
+parameter and the state that an optimizer keeps of it lie as it does. Core asks for these pins when it
+compiles a program, and at no other time.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils.weak import WeakTensorKeyDictionary
+
+import torch_pjrt
+from torch_pjrt.extend import Buffer, annotation_of, buffer_of, define_annotation, is_pjrt
+from torch_pjrt.plugin import GraphOp
+
+if TYPE_CHECKING:
+    import jax
+
+    from torch_pjrt.plugin import Graph, Node
+
+    NamedSharding = jax.sharding.NamedSharding
+
+KIND = "spmd.sharding"
+
+_buffers: weakref.WeakKeyDictionary[Buffer, NamedSharding] = weakref.WeakKeyDictionary()
+# Leaves whose gradients lie as they do.
+_leaves: Any = WeakTensorKeyDictionary()
+# Those that have begun a step: what they keep of a parameter lies as that does.
+_optimizers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+# Those of the last annotation.
+_chips: set[Any] | None = None
+
+
+@lru_cache(maxsize=4096)
+def sharding(
+    shape: tuple[int, ...],
+    axis_names: tuple[str, ...],
+    devices: tuple[int, ...] | None,
+    spec: tuple[Any, ...],
+) -> NamedSharding:
+    """JAX's sharding from the plain arguments of an annotation."""
+    import jax
+
+    from torch_pjrt_spmd.mesh import Mesh
+    from torch_pjrt_spmd.spec import partition_spec
+
+    return jax.sharding.NamedSharding(
+        Mesh(shape, axis_names, devices).jax_mesh, partition_spec(spec)
+    )
+
+
+def constrained(x: Any, *args: Any) -> Any:
+    """The rule of an annotation: the array, laid out like this."""
+    import jax
+
+    return jax.lax.with_sharding_constraint(x, sharding(*args))
+
+
+define_annotation(KIND, constrained)
+
+
+def go_to(how: NamedSharding) -> None:
+    """Have what was recorded for other chips run first: a program runs on one set of them."""
+    global _chips
+    if _chips is not None and _chips != how.device_set:
+        torch_pjrt.sync()
+    _chips = how.device_set
+
+
+def annotated_in(graph: Graph) -> dict[int, NamedSharding]:
+    """The values of the graph that an annotation made, and how they lie."""
+    found = {}
+    for node in graph.nodes:
+        if (how := _asked_by(node)) is not None:
+            found[node.outputs[0]] = how
+        elif isinstance(node.op, GraphOp):
+            within = annotated_in(node.op.graph)
+            pairs = zip(node.outputs, node.op.graph.outputs, strict=True)
+            found |= {outer: within[inner] for outer, inner in pairs if inner in within}
+    return found
+
+
+def first_annotated_in(graph: Graph) -> NamedSharding | None:
+    """How a value lies that an annotation somewhere in the graph made; None if none did."""
+    for node in graph.nodes:
+        within = first_annotated_in(node.op.graph) if isinstance(node.op, GraphOp) else None
+        if (found := within or _asked_by(node)) is not None:
+            return found
+    return None
+
+
+def _asked_by(node: Node) -> NamedSharding | None:
+    """How the node's value is to lie, if it is an annotation of ours."""
+    annotation = annotation_of(node)
+    if annotation is None or annotation.kind != KIND:
+        return None
+    return sharding(*annotation.args)
+
+
+def mark(tensor: torch.Tensor, how: NamedSharding) -> None:
+    """Have the tensor's buffer lie like this from now on, and its gradient if it is a leaf."""
+    _buffers[buffer_of(tensor)] = how
+    if tensor.is_leaf and tensor.requires_grad:
+        _leaves[tensor] = how
+
+
+def unmark(tensor: torch.Tensor) -> None:
+    """Forget what was said of the tensor."""
+    _buffers.pop(buffer_of(tensor), None)
+    _leaves.pop(tensor, None)
+
+
+def mark_of(tensor: torch.Tensor) -> NamedSharding | None:
+    """How the tensor's buffer was marked."""
+    return _buffers.get(buffer_of(tensor))
+
+
+def mark_of_buffer(buffer: Buffer) -> NamedSharding | None:
+    """How the buffer was marked, or how it lies if that is on several chips."""
+    import jax
+
+    if buffer.padded is not None:
+        return None
+    array = None if buffer.value is None else buffer.value.array
+    found = _buffers.get(buffer) or (None if array is None else array.sharding)
+    return found if isinstance(found, jax.sharding.NamedSharding) else None
+
+
+def pinned_values() -> Mapping[int, NamedSharding]:
+    """Of the values that marked tensors and their gradients hold, by identity, how they are to lie."""
+    return {id(value): how for value, how in _pinned()}
+
+
+def _pinned() -> Iterator[tuple[Any, NamedSharding]]:
+    yield from _states()
+    for leaf, how in list(_leaves.items()):
+        yield from _pin(leaf.grad, leaf, how)
+    for buffer, how in list(_buffers.items()):
+        if buffer.padded is None:
+            yield buffer.value, how
+
+
+def _pin(
+    tensor: Any, parameter: torch.Tensor, how: NamedSharding
+) -> Iterator[tuple[Any, NamedSharding]]:
+    """Have a tensor that goes with a parameter lie as that does, unless its buffer has other dims.
+
+    Dims of size 1 may be more or fewer: PyTorch makes the gradient of a bias so.
+    """
+    if not is_pjrt(tensor) or tensor.shape != parameter.shape:
+        return
+    buffer = buffer_of(tensor)
+    if buffer.padded is not None:
+        return
+    shape = buffer.spec.shape
+    if shape != tensor.shape:
+        if [n for n in shape if n != 1] != [n for n in tensor.shape if n != 1]:
+            return
+        import jax
+
+        entries = iter(
+            [e for e, n in zip(_entries(how, tensor.dim()), tensor.shape, strict=True) if n != 1]
+        )
+        spec = jax.sharding.PartitionSpec(*[None if n == 1 else next(entries) for n in shape])
+        how = how.update(spec=spec)
+    yield buffer.value, how
+
+
+def _entries(how: NamedSharding, n_dims: int) -> list[Any]:
+    return [*how.spec, *[None] * (n_dims - len(how.spec))]
+
+
+def follow_optimizers() -> None:
+    """Have the state that optimizers make lie as the parameters do, from now on."""
+    register_optimizer_step_pre_hook(lambda optimizer, args, kwargs: _optimizers.add(optimizer))
+
+
+def _states() -> Iterator[tuple[Any, NamedSharding]]:
+    """What optimizers keep of parameters, and the gradients of these."""
+    for optimizer in list(_optimizers):
+        for parameter, state in list(optimizer.state.items()):
+            how = _of_parameter(parameter) if isinstance(parameter, torch.Tensor) else None
+            if how is None:
+                continue
+            for tensor in (parameter.grad, *state.values()):
+                yield from _pin(tensor, parameter, how)
+
+
+def _of_parameter(parameter: torch.Tensor) -> NamedSharding | None:
+    """How a parameter lies: as it was marked, or whole on each chip of the mesh in use."""
+    from torch_pjrt_spmd import partitioner
+
+    if not is_pjrt(parameter):
+        return None
+    marked = mark_of(parameter)
+    mesh = partitioner.in_use()
+    if marked is None and mesh is not None:
+        return partitioner.whole_on(mesh.jax_mesh)
+    return marked

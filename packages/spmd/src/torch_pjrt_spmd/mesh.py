@@ -1,0 +1,154 @@
+"""Meshes: the chips of the device in rows and columns, with a name for each direction."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from torch_pjrt.errors import SettingError
+from torch_pjrt.extend import client
+from torch_pjrt_spmd import partitioner
+
+if TYPE_CHECKING:
+    import jax
+    from torch.distributed.device_mesh import DeviceMesh
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """The chips that this process drives, as an array of named axes.
+
+    shape       how many chips lie along each axis.
+    axis_names  of each axis its name, to be used in specs.
+    devices     which chips, by their index in `torch_pjrt.extend.client().chips`, in row-major order. None:
+                the first ones; so arranged on hardware with a topology that neighbours on an axis are near.
+
+    Raises `SettingError` for axes and names of different numbers, names that come twice, a chip that comes
+    twice or is not there, and a shape that asks for other chips than `devices` names.
+
+        mesh = Mesh((2, 4), ("data", "model"))
+    """
+
+    shape: tuple[int, ...]
+    axis_names: tuple[str, ...]
+    devices: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shape", tuple(map(int, self.shape)))
+        object.__setattr__(self, "axis_names", tuple(self.axis_names))
+        if len(self.shape) != len(self.axis_names):
+            raise SettingError(
+                "A mesh has a name for each axis.",
+                saw=f"shape {self.shape}, names {self.axis_names}",
+            )
+        if len(set(self.axis_names)) < len(self.axis_names) or not all(
+            isinstance(name, str) and name for name in self.axis_names
+        ):
+            raise SettingError(
+                "The names of a mesh's axes are texts, each another one.", saw=repr(self.axis_names)
+            )
+        if self.devices is not None:
+            object.__setattr__(self, "devices", tuple(map(int, self.devices)))
+        self._check_chips()
+
+    def _check_chips(self) -> None:
+        there = len(client().chips)
+        if self.devices is None:
+            if self.size > there or min(self.shape, default=1) < 1:
+                raise SettingError(
+                    f"A mesh of {self.shape} needs {self.size} chips.",
+                    saw=f"{there} of `{client().device.name}` in this process",
+                    hint="XLA_FLAGS=--xla_force_host_platform_device_count=8 makes the CPU eight, for tests",
+                )
+        elif len(self.devices) != self.size or len(set(self.devices)) < self.size:
+            raise SettingError(
+                f"A mesh of {self.shape} needs {self.size} chips, each another one.",
+                saw=repr(self.devices),
+            )
+        elif not all(0 <= i < there for i in self.devices):
+            raise SettingError(
+                "A mesh names a chip that is not there.",
+                saw=repr(self.devices),
+                expected=f"numbers from 0 to {there - 1}",
+            )
+
+    @property
+    def size(self) -> int:
+        """How many chips it has."""
+        return prod(self.shape)
+
+    def axis_size(self, name: str) -> int:
+        """How many chips lie along the axis. `KeyError` for a name that no axis has."""
+        return dict(zip(self.axis_names, self.shape, strict=True))[name]
+
+    @cached_property
+    def jax_mesh(self) -> jax.sharding.Mesh:
+        """The same as JAX's mesh."""
+        import jax
+        from jax.experimental import mesh_utils
+
+        chips = list(client().chips)
+        if self.devices is not None:
+            array = np.array([chips[i] for i in self.devices], object).reshape(self.shape)
+        else:
+            array = mesh_utils.create_device_mesh(self.shape, chips[: self.size])
+        auto = (jax.sharding.AxisType.Auto,) * len(self.shape)
+        return jax.sharding.Mesh(array, self.axis_names, axis_types=auto)
+
+    @classmethod
+    def from_jax(cls, mesh: jax.sharding.Mesh) -> Mesh:
+        """The mesh of a JAX mesh. `SettingError` for one with chips that this device has not."""
+        numbers = {chip: i for i, chip in enumerate(client().chips)}
+        chips = list(mesh.devices.flat)
+        if not all(chip in numbers for chip in chips):
+            raise SettingError(
+                "The JAX mesh has chips that are not this device's.",
+                saw=repr(mesh),
+                expected=f"chips of `{client().device.name}` in this process",
+            )
+        return cls(mesh.devices.shape, mesh.axis_names, tuple(numbers[chip] for chip in chips))
+
+    @classmethod
+    def from_device_mesh(cls, mesh: DeviceMesh) -> Mesh:
+        """The mesh of PyTorch's `DeviceMesh`, whose ranks are chips; axes without a name are `dim_0`, ..."""
+        names = mesh.mesh_dim_names or tuple(f"dim_{i}" for i in range(mesh.mesh.ndim))
+        return cls(tuple(mesh.mesh.shape), names, tuple(mesh.mesh.flatten().tolist()))
+
+    def written(self) -> tuple[Any, ...]:
+        """Its shape, names and chips as plain tuples, for annotations."""
+        return self.shape, self.axis_names, self.devices
+
+
+class use_mesh:
+    """Have tensors that nobody marks lie on this mesh, a copy on each chip, in all threads.
+
+    From the call on; as a context to the end of the block, after which it is what it was before. What is on
+    the mesh then stays there. `None`: on the device's first chip.
+
+        with use_mesh(Mesh((8,), ("data",))):
+            train()
+    """
+
+    def __init__(self, mesh: Mesh | None) -> None:
+        self._before = partitioner.use(mesh)
+
+    def __enter__(self) -> use_mesh:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        partitioner.use(self._before)
+
+
+def current_mesh() -> Mesh | None:
+    """The mesh of the last `use_mesh`, or None."""
+    return partitioner.in_use()

@@ -1,0 +1,130 @@
+"""What core asks about where arrays lie: this package's answers.
+
+A result of a program lies, in this order: as it was annotated; as the tensor that it belongs to was marked;
+as the input whose place it takes; where a mesh is in use and nothing of the program is spread, whole on each
+of its chips; else as XLA decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any, cast
+
+from torch_pjrt.extend import Buffer, Output, set_partitioner
+from torch_pjrt_spmd import marks
+
+if TYPE_CHECKING:
+    import jax
+
+    from torch_pjrt.plugin import Graph
+    from torch_pjrt_spmd.mesh import Mesh
+
+    Sharding = jax.sharding.Sharding
+
+_mesh: Mesh | None = None
+
+
+def in_use() -> Mesh | None:
+    """The mesh of the last `use_mesh`."""
+    return _mesh
+
+
+def use(mesh: Mesh | None) -> Mesh | None:
+    """Have unmarked tensors lie on this mesh; the one that was in use before."""
+    global _mesh
+    take_over()
+    before, _mesh = _mesh, mesh
+    return before
+
+
+@cache
+def take_over() -> None:
+    """Have core ask this package, from the first mesh of the process on."""
+    from torch_pjrt_spmd.exchanges import note_programs
+
+    set_partitioner(_PARTITIONER)
+    marks.follow_optimizers()
+    note_programs()
+
+
+def whole_on(mesh: jax.sharding.Mesh) -> jax.sharding.NamedSharding:
+    """A copy on each chip."""
+    import jax
+
+    return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+
+
+def mesh_of(sharding: Sharding) -> jax.sharding.Mesh | None:
+    """The mesh that a sharding speaks of; None for one that XLA has made up."""
+    import jax
+
+    if isinstance(sharding, jax.sharding.NamedSharding):
+        return cast("jax.sharding.Mesh", sharding.mesh)
+    return None
+
+
+class _Partitioner:
+    def default(self) -> Sharding | None:
+        return None if _mesh is None else whole_on(_mesh.jax_mesh)
+
+    def common(self, shardings: Sequence[Sharding]) -> Sharding | None:
+        spread = next((s for s in shardings if len(s.device_set) > 1), None)
+        if spread is None:
+            return self.default() if shardings else None
+        for other in shardings:
+            if len(other.device_set) > 1 and other.device_set != spread.device_set:
+                raise _different_chips(spread, other)
+        mesh = mesh_of(spread)
+        return self.default() if mesh is None else whole_on(mesh)
+
+    def asked_for(self, graph: Graph) -> Sharding | None:
+        asked = marks.first_annotated_in(graph)
+        mesh = asked and mesh_of(asked)
+        return None if mesh is None else whole_on(mesh)
+
+    def of_buffer(self, buffer: Buffer) -> Sharding | None:
+        return marks.mark_of_buffer(buffer)
+
+    def of_outputs(
+        self, graph: Graph, inputs: Sequence[Sharding], outputs: Sequence[Output]
+    ) -> Sequence[Sharding | None] | None:
+        annotated = marks.annotated_in(graph)
+        pinned = marks.pinned_values()
+        default = self.default()
+        if not inputs and default is None:
+            default = self.asked_for(graph)
+        if default is None and all(len(s.device_set) == 1 for s in inputs):
+            return None
+        return [
+            annotated.get(number)
+            or pinned.get(id(output.value))
+            or output.replaces
+            or (None if inputs else default)
+            for number, output in zip(graph.outputs, outputs, strict=True)
+        ]
+
+    def written(self, sharding: Sharding) -> str | None:
+        import jax
+
+        mesh = mesh_of(sharding)
+        if mesh is None:
+            return None
+        assert isinstance(sharding, jax.sharding.NamedSharding)
+        chips = [chip.id for chip in mesh.devices.flat]
+        return (
+            f"{mesh.axis_names} {mesh.devices.shape} {chips} {sharding.spec} {sharding.memory_kind}"
+        )
+
+
+_PARTITIONER = _Partitioner()
+
+
+def _different_chips(a: Any, b: Any) -> Exception:
+    from torch_pjrt_spmd.spec import ShardingError
+
+    return ShardingError(
+        "An operator's tensors are on different chips.",
+        saw=" and ".join(str(sorted(chip.id for chip in s.device_set)) for s in (a, b)),
+        hint="mark_sharding(tensor, mesh, spec) moves a tensor to the mesh of the others",
+    )

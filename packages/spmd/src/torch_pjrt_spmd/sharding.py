@@ -1,0 +1,111 @@
+"""How a tensor lies: its sharding, its shards, and a picture of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from torch_pjrt import to_jax
+from torch_pjrt.extend import client
+from torch_pjrt_spmd.mesh import Mesh
+from torch_pjrt_spmd.partitioner import mesh_of
+from torch_pjrt_spmd.spec import Entry, ShardingError
+
+if TYPE_CHECKING:
+    import jax
+
+
+@dataclass(frozen=True)
+class TensorSharding:
+    """How a tensor lies on a mesh.
+
+    spec  for each dim an axis, a tuple of axes, or None.
+    """
+
+    mesh: Mesh
+    spec: tuple[Entry, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class LocalShard:
+    """The part of a tensor that one chip has.
+
+    device  the chip's index.
+    index   where it lies in the tensor, a slice for each dim.
+    data    what is in it, on the CPU.
+    """
+
+    device: int
+    index: tuple[slice, ...]
+    data: torch.Tensor
+
+
+def sharding_of(tensor: torch.Tensor) -> TensorSharding | None:
+    """How a tensor of the device lies; None if it is on one chip. Runs what is pending.
+
+    `ShardingError` for one that XLA has spread in a way that no spec says.
+    """
+    import jax
+
+    found = to_jax(tensor).sharding
+    if len(found.device_set) == 1:
+        return None
+    mesh = mesh_of(found)
+    if mesh is None:
+        raise ShardingError("XLA has spread a tensor as no spec says.", saw=repr(found))
+    assert isinstance(found, jax.sharding.NamedSharding)
+    spec = tuple(found.spec) + (None,) * (tensor.dim() - len(found.spec))
+    return TensorSharding(_mesh_of(mesh), spec)
+
+
+def local_shards(tensor: torch.Tensor) -> list[LocalShard]:
+    """The parts of a tensor of the device, in the order of the chips. Runs what is pending, and waits.
+
+    A dim of no axis is whole in each: chips along it have equal parts.
+    """
+    array = to_jax(tensor)
+    numbers = {chip: i for i, chip in enumerate(client().chips)}
+    shards = sorted(array.addressable_shards, key=lambda shard: numbers[shard.device])
+    return [
+        LocalShard(
+            numbers[shard.device],
+            tuple(slice(*s.indices(n)[:2]) for s, n in zip(shard.index, array.shape, strict=True)),
+            _on_cpu(shard.data, tensor.dtype),
+        )
+        for shard in shards
+    ]
+
+
+def visualize_sharding(tensor: torch.Tensor) -> None:
+    """Print which chip has which part of a tensor of one or two dims, by rich.
+
+    Runs what is pending. `ShardingError` for a tensor of another number of dims.
+    """
+    import jax
+
+    if tensor.dim() not in (1, 2):
+        raise ShardingError(
+            "Only tensors of one or two dims are drawn.", saw=f"a tensor of {list(tensor.shape)}"
+        )
+    jax.debug.visualize_array_sharding(to_jax(tensor))
+
+
+def _on_cpu(array: jax.Array, dtype: torch.dtype) -> torch.Tensor:
+    import numpy as np
+
+    host = np.array(array)
+    if host.dtype.kind in "fiubc" and host.dtype.itemsize == dtype.itemsize:
+        try:
+            return torch.from_numpy(host)
+        except TypeError:  # NumPy's dtype is an extension, of bfloat16 say
+            pass
+    return torch.from_numpy(host.view(np.uint8)).view(dtype).reshape(host.shape)
+
+
+def _mesh_of(mesh: jax.sharding.Mesh) -> Mesh:
+    chips = client().chips
+    found = Mesh.from_jax(mesh)
+    plain = found.devices == tuple(range(len(chips)))
+    return Mesh(found.shape, found.axis_names) if plain else found

@@ -1,0 +1,102 @@
+"""Specs: for each dim of a tensor the mesh axes that it is spread over.
+
+An entry is the name of an axis, a tuple of names (the dim is spread over all of them, the first being the
+slowest) or None (each chip has all of the dim). Dims that a spec leaves out at its end are None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import TYPE_CHECKING
+
+from torch_pjrt.errors import TorchPjrtError
+from torch_pjrt_spmd.mesh import Mesh
+
+if TYPE_CHECKING:
+    import jax
+
+Entry = str | tuple[str, ...] | None
+Spec = Sequence[str | Sequence[str] | None]
+
+
+class ShardingError(TorchPjrtError, ValueError):
+    """A tensor cannot lie on the mesh as the spec says."""
+
+
+def checked(shape: Sequence[int], mesh: Mesh, spec: Spec) -> tuple[Entry, ...]:
+    """The spec with an entry for each dim of a tensor of this shape.
+
+    Raises `ShardingError` for more entries than dims, an axis that the mesh lacks, an axis that is used
+    twice, and a dim that its chips do not divide: XLA would keep that one whole without a word.
+    """
+    if isinstance(spec, str):
+        raise _wrong(
+            "A spec is a tuple with an entry for each dim, not a text.", shape, mesh, spec, (spec,)
+        )
+    entries = tuple(e if e is None or isinstance(e, str) else tuple(e) or None for e in spec)
+    if len(entries) > len(shape):
+        raise _wrong(
+            f"The spec has {len(entries)} entries, the tensor {len(shape)} dims.", shape, mesh, spec
+        )
+    used: set[str] = set()
+    for name in (name for entry in entries for name in axes_of(entry)):
+        if name not in mesh.axis_names:
+            raise _wrong(f"The mesh has no axis {name!r}.", shape, mesh, spec)
+        if name in used:
+            raise _wrong(
+                f"The axis {name!r} is used twice: two dims cannot be spread over the same chips.",
+                shape,
+                mesh,
+                spec,
+            )
+        used.add(name)
+    for dim, (size, entry) in enumerate(zip(shape, entries, strict=False)):
+        n = prod(mesh.axis_size(name) for name in axes_of(entry))
+        if size % n:
+            raise _wrong(
+                f"Dim {dim} has {size} elements, which {n} chips do not divide.",
+                shape,
+                mesh,
+                spec,
+                _fitting(size, mesh, used),
+            )
+    return (*entries, *[None] * (len(shape) - len(entries)))
+
+
+def axes_of(entry: Entry) -> tuple[str, ...]:
+    """The names in an entry."""
+    return () if entry is None else (entry,) if isinstance(entry, str) else entry
+
+
+def partition_spec(entries: Sequence[Entry]) -> jax.sharding.PartitionSpec:
+    """JAX's form of a spec, without what says nothing at its end, so that equal ones are equal."""
+    import jax
+
+    kept = [axes[0] if len(axes := axes_of(e)) == 1 else axes or None for e in entries]
+    while kept and kept[-1] is None:
+        kept.pop()
+    return jax.sharding.PartitionSpec(*kept)
+
+
+def _fitting(size: int, mesh: Mesh, used: set[str]) -> Sequence[str]:
+    """The axes that would divide a dim of this size."""
+    return [name for name in mesh.axis_names if size % mesh.axis_size(name) == 0]
+
+
+def _wrong(
+    happened: str,
+    shape: Sequence[int],
+    mesh: Mesh,
+    spec: object,
+    fitting: Sequence[object] | None = None,
+) -> ShardingError:
+    axes = ", ".join(f"{n} {s}" for n, s in zip(mesh.axis_names, mesh.shape, strict=True))
+    expected = None
+    if fitting is not None:
+        expected = f"one of {', '.join(map(repr, fitting))}" if fitting else "None for this dim"
+    return ShardingError(
+        happened,
+        saw=f"a tensor of {list(shape)}, the mesh ({axes}), the spec {spec!r}",
+        expected=expected or f"for each dim None, one of {mesh.axis_names}, or a tuple of these",
+    )

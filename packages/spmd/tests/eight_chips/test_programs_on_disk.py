@@ -1,0 +1,47 @@
+"""Programs of a mesh are kept on disk; how their inputs and results lie is a part of their name."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAM = """
+import sys
+import torch
+from torch_pjrt.extend import counters
+from torch_pjrt_spmd import Mesh, mark_sharding, sharding_of
+
+mesh = Mesh((2, 4), ("data", "model"))
+spec = eval(sys.argv[1])
+w = mark_sharding(torch.arange(64.0).to("pjrt").view(8, 8), mesh, spec)
+x = mark_sharding(torch.ones(8, 8).to("pjrt"), mesh, ("data",))
+y = x @ w + 1
+print(y.sum().item(), counters.programs_compiled, counters.programs_loaded, dict(counters.not_kept))
+"""
+
+
+def run(spec: str) -> list[str]:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, spec],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+def test_second_process_compiles_nothing_unless_the_sharding_is_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCH_PJRT_CACHE_DIR", str(tmp_path))
+
+    total, compiled, loaded, lost = run("(None, 'model')")
+    assert (compiled, loaded, lost) == ("1", "0", "{}")
+
+    assert run("(None, 'model')") == [total, "0", "1", "{}"]
+    assert run("('model', None)") == [total, "1", "0", "{}"]
