@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 
 os.environ["TORCH_PJRT_CACHE_DIR"] = ""
+
+# Of tests that are `slow`: tests/helpers/turns.py, found by the `pytest.ini` beside this file alone.
+pytest_plugins = ("turns",) if importlib.util.find_spec("turns") else ()

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 import torch_pjrt
-from torch_pjrt.tensor.transfer import upload
+from torch_pjrt.tensor.storage.transfer import upload
 
 ROUNDS = 7
 BATCHES, BATCH, WIDTH = 20, 256, 16384  # 16 MB a batch

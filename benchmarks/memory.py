@@ -2,7 +2,7 @@
 
     python benchmarks/memory.py
 
-XLA says what each compiled step needs: inputs, outputs that take no input's place, and what it needs
+XLA says what each compiled step needs: inputs, outputs that take no input's memory, and what it needs
 in between. The model is the first of `training_steps/models.py`.
 """
 

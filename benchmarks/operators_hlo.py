@@ -26,8 +26,8 @@ from rich.table import Table
 from torch.nn import functional as F
 
 import torch_pjrt
+from torch_pjrt.client.client import Client
 from torch_pjrt.compile.programs import forget_programs
-from torch_pjrt.run.client import Client
 
 KINDS = ("dot", "convolution", "reduce", "reduce-window", "select-and-scatter", "gather", "scatter",
          "transpose", "copy", "fusion", "custom-call", "while", "sort")  # fmt: skip
@@ -129,17 +129,17 @@ def theirs(function: Callable[..., Any], arrays: list[np.ndarray], backward: boo
     arguments = [jnp.asarray(a) for a in arrays]
     if not backward:
         return _text(function, arguments)
-    places = [i for i, a in enumerate(arrays) if a.dtype == np.float32]
+    positions = [i for i, a in enumerate(arrays) if a.dtype == np.float32]
     cotangent = jnp.ones_like(function(*arguments))
 
     def gradients(cotangent: Any, *args: Any) -> Any:
         def of(*wanted: Any) -> Any:
             given = list(args)
-            for place, x in zip(places, wanted, strict=True):
-                given[place] = x
+            for position, x in zip(positions, wanted, strict=True):
+                given[position] = x
             return function(*given)
 
-        return jax.vjp(of, *[args[i] for i in places])[1](cotangent)
+        return jax.vjp(of, *[args[i] for i in positions])[1](cotangent)
 
     return _text(gradients, [cotangent, *arguments])
 

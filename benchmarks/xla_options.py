@@ -30,8 +30,8 @@ from rich.table import Table
 
 import torch_pjrt
 from models import WORKLOADS, Workload
+from torch_pjrt.client.client import Client, client
 from torch_pjrt.compile.programs import Program
-from torch_pjrt.run.client import Client, client
 
 Options = Mapping[str, Any]
 _YNN = "xla_cpu_experimental_ynn_fusion_type"
@@ -109,8 +109,8 @@ class Row:
             jax.block_until_ready(results)
             taken.append(time.perf_counter() - start)
             worked.append(time.process_time() - before)
-            for place, result in zip(donated, results, strict=False):
-                self.arguments[place] = result
+            for position, result in zip(donated, results, strict=False):
+                self.arguments[position] = result
         self.step_ms.append(min(taken) * 1e3)
         self.cpu_ms.append(min(worked) * 1e3)
 

@@ -102,7 +102,7 @@ def read_text() -> tuple[Tensor, Tensor]:
 
 
 def make_batches(text: Tensor, seed: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-    """Windows from random places, without end, and the byte that follows each of their bytes."""
+    """Windows from random positions, without end, and the byte that follows each of their bytes."""
     generator = torch.Generator().manual_seed(seed)
     window = torch.arange(LENGTH + 1)
     while True:

@@ -6,23 +6,19 @@ import gc
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 
 import torch_pjrt
-from torch_pjrt.compile.programs import forget_programs
+from fixture_types import Count, Run
 from torch_pjrt.observe.counters import counters
 from torch_pjrt.observe.stops import forget_stops
-from torch_pjrt.tensor.counts import recent
-
-Count = Callable[[], int]
-Run = Callable[..., subprocess.CompletedProcess[str]]
+from torch_pjrt.session import session
 
 # Properties of tests whose sum the end of the run shows: they say how much was tried.
-SUMMED = ("random programs", "mixes of devices")
+SUMMED = ("random programs", "mixes of devices", "moments of interrupts")
 
 
 @pytest.fixture(autouse=True)
@@ -37,10 +33,8 @@ def compiled() -> Count:
     torch.zeros((), device="pjrt")
     gc.collect()
     torch_pjrt.sync()
-    forget_programs()
-    recent.by_size.clear()
-    before = counters.programs_compiled
-    return lambda: counters.programs_compiled - before
+    session.forget()
+    return lambda: counters.programs_compiled
 
 
 @pytest.fixture(scope="session")

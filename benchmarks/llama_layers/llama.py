@@ -1,7 +1,7 @@
 """The model as one writes it in PyTorch, its sizes, and how many FLOPs and bytes a training step takes.
 
-All contestants start from the same weights, which each makes on its own device from a hash of their places:
-there would be gigabytes to bring otherwise.
+All contestants start from the same weights, which each makes on its own device from a hash of their
+positions: there would be gigabytes to bring otherwise.
 """
 
 from __future__ import annotations
@@ -73,10 +73,10 @@ def layers_that_fit(memory_bytes: int, sizes: Sizes, most: int = 32) -> int:
     return max(1, min(most, int((memory_bytes * 0.8 - rest) / one)))
 
 
-def hashed(places: Any, seed: int) -> Any:
+def hashed(positions: Any, seed: int) -> Any:
     """Even numbers in [-SPREAD, SPREAD) from integers: int64 in PyTorch, uint32 in JAX, the same in both."""
     # Factors under 2**15 and words of 32 bits: what JAX takes for an integer, and int64 has room for.
-    x = (places + seed * 7919) & 0x7FFFFFFF
+    x = (positions + seed * 7919) & 0x7FFFFFFF
     for shift, factor in ((15, 0x2C1B), (12, 0x297B), (15, 0x5A35)):
         x = ((x ^ (x >> shift)) * factor) & 0x7FFFFFFF
     return ((x ^ (x >> 15)) & 0xFFFFFF) * (SPREAD / (1 << 23)) - SPREAD
@@ -96,7 +96,7 @@ def batches_of(sizes: Sizes) -> list[tuple[np.ndarray, np.ndarray]]:
 
 
 def angles_of(sizes: Sizes) -> np.ndarray:
-    """How far each pair of a head's numbers is turned at each place: (length, width of a head / 2)."""
+    """How far each pair of a head's numbers is turned at each position: (length, width of a head / 2)."""
     half = sizes.width // sizes.heads // 2
     return np.outer(np.arange(sizes.length), ROTARY_BASE ** (-np.arange(half) / half))
 
@@ -179,8 +179,8 @@ def _fill(model: Any, device: Any) -> None:
     import torch
 
     def fill(parameter: Any, layer: int, name: str) -> None:
-        places = torch.arange(parameter.numel(), device=device)
-        parameter.copy_(hashed(places, seed_of(layer, name)).view(parameter.shape))
+        positions = torch.arange(parameter.numel(), device=device)
+        parameter.copy_(hashed(positions, seed_of(layer, name)).view(parameter.shape))
         parameter.view(-1)[:1].float().sum().item()  # one after the other
 
     with torch.no_grad():

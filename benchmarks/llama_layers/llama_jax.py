@@ -20,8 +20,8 @@ def params_of(sizes: Sizes) -> Params:
     """Weights, those of the layers in stacks; matrices inputs by results."""
 
     def matrix(layer: int, name: str, shape: tuple[int, int]) -> Array:
-        places = jnp.arange(shape[0] * shape[1], dtype=jnp.uint32)
-        return hashed(places, seed_of(layer, name)).astype(jnp.bfloat16).reshape(shape)
+        positions = jnp.arange(shape[0] * shape[1], dtype=jnp.uint32)
+        return hashed(positions, seed_of(layer, name)).astype(jnp.bfloat16).reshape(shape)
 
     @partial(jax.jit, static_argnums=(0, 1))
     def stack(name: str, shape: tuple[int, int]) -> Array:
@@ -46,7 +46,7 @@ def norm(x: Array, weight: Array) -> Array:
 
 
 def turned(x: Array, cosine: Array, sine: Array) -> Array:
-    """Heads that know their places; (batch, length, heads, width of a head)."""
+    """Heads that know their positions; (batch, length, heads, width of a head)."""
     first, second = jnp.split(x, 2, -1)
     return jnp.concatenate((first * cosine - second * sine, second * cosine + first * sine), -1)
 

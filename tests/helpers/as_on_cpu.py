@@ -41,7 +41,7 @@ def assert_as_on_cpu(action: Action) -> None:
 
 
 def _neutral(text: str) -> str:
-    """The first lines of a message, without the names of devices and places in PyTorch's sources."""
+    """The first lines of a message, without the names of devices and the lines of PyTorch's sources."""
     lines = [line for line in text.splitlines() if not line.startswith("Exception raised from")]
     first = lines[0] if lines else ""
     first = first.partition(" (Triggered internally")[0]

@@ -20,7 +20,7 @@ LEFT_OUT = {
     "linalg.pinv.hermitian": "one operator here; on CPU autocast reaches the products inside",
     "as_strided.partial_views": "its samples are views with an offset, which copies are not",
     "_softmax_backward_data": "its samples name another dtype than that of these inputs",
-    "tensor_split": "its places must be on the CPU",
+    "tensor_split": "its indices must be on the CPU",
 }
 
 

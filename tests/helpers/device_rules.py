@@ -55,7 +55,7 @@ def _whole(*names: str) -> Callable[[Tensors], bool]:
     return lambda on_cpu: all(name in names for name, _ in on_cpu)
 
 
-def _places(on_cpu: Tensors) -> bool:
+def _indices(on_cpu: Tensors) -> bool:
     return all(name == "indices" or (name == "values" and not t.ndim) for name, t in on_cpu)
 
 
@@ -84,11 +84,11 @@ OWN: dict[str, Callable[[Tensors], bool]] = {
     "masked_fill": _numbers("value"),
     "index_fill": _numbers("value"),
     # Indices are moved to the indexed tensor's device, and so is a value without dims.
-    "index": _places,
-    "_unsafe_index": _places,
-    "index_put": _places,
-    "_unsafe_index_put": _places,
-    "_index_put_impl": _places,
+    "index": _indices,
+    "_unsafe_index": _indices,
+    "index_put": _indices,
+    "_unsafe_index_put": _indices,
+    "_index_put_impl": _indices,
     # `p.to(kCUDA)`
     "bernoulli": _whole("p"),
     # `clone()`, then `copy_`

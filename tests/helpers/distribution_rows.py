@@ -42,12 +42,12 @@ TRIANGLE = [[1.0, 0.0], [0.5, 2.0]]
 COVARIANCE = [[2.0, 0.5], [0.5, 1.0]]
 
 
-def mixture(weights: torch.Tensor, places: torch.Tensor, scales: torch.Tensor) -> d.Distribution:
-    return d.MixtureSameFamily(d.Categorical(weights), d.Normal(places, scales))
+def mixture(weights: torch.Tensor, locs: torch.Tensor, scales: torch.Tensor) -> d.Distribution:
+    return d.MixtureSameFamily(d.Categorical(weights), d.Normal(locs, scales))
 
 
-def log_normal_by_transform(place: torch.Tensor, scale: torch.Tensor) -> d.Distribution:
-    return d.TransformedDistribution(d.Normal(place, scale), [t.ExpTransform()])
+def log_normal_by_transform(loc: torch.Tensor, scale: torch.Tensor) -> d.Distribution:
+    return d.TransformedDistribution(d.Normal(loc, scale), [t.ExpTransform()])
 
 
 def cumulative(x: torch.Tensor) -> t.Transform:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from torch_pjrt.observe.lines import Line
+from torch_pjrt.graph.line import Line
 
 
 def here(after: int = 0) -> tuple[str, int]:

@@ -51,8 +51,8 @@ class Pooled(nn.Module):
         self.pool, self.unpool = pool, unpool
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y, places = self.pool(x)
-        return self.unpool(y, places, output_size=x.shape)
+        y, positions = self.pool(x)
+        return self.unpool(y, positions, output_size=x.shape)
 
 
 class Named(nn.Module):

@@ -1,7 +1,7 @@
 """Things that a device may not support, from every layer of PyTorch: each gives a result or raises.
 
-As a script it runs them from a place of the table on, and says of each that it begins and how it ended, since
-the process may die of it: `python odd_tensors.py 12`.
+As a script it runs them from a row of the table on, and says of each that it begins and how it ended,
+since the process may die of it: `python odd_tensors.py 12`.
 """
 
 from __future__ import annotations
@@ -334,7 +334,7 @@ KINDS: dict[str, Odd] = {
     ),
     "COO": lambda: coo(g(2)).sum().backward(),
     "COO, dense gradient": lambda: torch.sparse.mm(coo(g(2)), g(2, 2)).sum().backward(),
-    "COO of CPU places": lambda: torch.sparse_coo_tensor(torch.tensor([[0, 1]]), g(2), (2,)),
+    "COO of CPU indices": lambda: torch.sparse_coo_tensor(torch.tensor([[0, 1]]), g(2), (2,)),
     "COO coalesced": lambda: coo(g(2)).coalesce().values().sum().backward(),
     "COO cubed": lambda: (coo(g(2)) * coo(g(2))).to_dense().sum().backward(),
     "COO's softmax": lambda: torch.sparse.softmax(coo(g(2)), 1).to_dense().sum().backward(),

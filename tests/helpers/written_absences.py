@@ -42,7 +42,7 @@ def hide(names):
 def left_out():
     """The operators whose rows and kernels are left out."""
     from torch_pjrt.lowering import CORE
-    from torch_pjrt.tensor import hand_written
+    from torch_pjrt.tensor.registration import hand_written
 
     return {*map(str, CORE.left_out), *map(str, hand_written.left_out())}
 
@@ -82,7 +82,7 @@ def in_child(job):
 NAMED = """
 def named():
     from torch_pjrt.lowering import CORE
-    from torch_pjrt.tensor import hand_written
+    from torch_pjrt.tensor.registration import hand_written
 
     ours = (op for op in (*CORE, *hand_written.kernels()) if op.namespace in ("aten", "prims"))
     return sorted(set(map(str, ours)))

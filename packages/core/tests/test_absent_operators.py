@@ -21,7 +21,7 @@ from torch_pjrt.overloads import Absent, present
 from torch_pjrt.plugin import Device, aten, discovery, impl, prims
 from torch_pjrt.plugin.autocast import ACCELERATOR
 from torch_pjrt.plugin.host import Host
-from torch_pjrt.tensor import hand_written
+from torch_pjrt.tensor.registration import hand_written
 
 LATER = aten.comes_later.default
 LATER_OVERLOAD = aten.add.ComesLater
@@ -84,7 +84,9 @@ def test_what_python_asks_every_object_for_is_no_operator() -> None:
     assert not hasattr(aten.comes_later, "__deepcopy__")
 
 
-@pytest.mark.parametrize("module", ["plugin", "overloads", "lowering", "tensor.hand_written"])
+@pytest.mark.parametrize(
+    "module", ["plugin", "overloads", "lowering", "tensor.registration.hand_written"]
+)
 def test_names_can_be_imported_before_pytorch(module: str) -> None:
     script = f"import torch_pjrt.{module}; import torch; print(torch.device('pjrt'))"
 

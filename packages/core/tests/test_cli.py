@@ -70,7 +70,7 @@ def test_all_well_is_exit_code_0(capsys: Captured) -> None:
 
     first, *rest = capsys.readouterr().out.splitlines()
     assert first.split()[0] == "core"
-    mine = next(place for place, line in enumerate(rest) if not line.startswith(" "))
+    mine = next(i for i, line in enumerate(rest) if not line.startswith(" "))
     assert rest[mine : mine + 2] == [
         "mine  mine-dist 2.0          mine.plugin",
         "    device CHIP, priority 3, usable",

@@ -17,26 +17,32 @@ USERS = """
     from_jax jax_function profile profile_step report source_lines sync targets to_jax to_stablehlo
     """
 PLUGIN = """
-    AutocastRules Builder Capabilities Device Draw Face ForeignCalls Graph GraphOp LoopOp Lowering
+    AutocastRules Builder Capabilities Device Draw TensorSpec ForeignCalls Graph GraphOp LoopOp Lowering
     LoweringTable Node Number NumberSlot Option Options Pass Processes Ref Signature Slot Stage aten client
-    client_options compile_only_chips contiguous_face face_of gpu_options impl library_chips platform_chips
+    client_options compile_only_chips contiguous_spec spec_of gpu_options impl library_chips platform_chips
     platforms_of_plugins prims rewritten run_passes separate_cpu_chips
     """
 RULES = """
-    Convolution Groups Promote attention attention_backward axes convolution convolution_backward
-    convolution_backward_overrideable grouped_mm opmath over_rows promoted to_jax to_torch without_x64
+    Attention AttentionBackward Convolution Groups Promote attention attention_backward axes convolution
+    convolution_backward convolution_backward_overrideable grouped_mm opmath over_rows promoted to_jax
+    to_torch without_x64
     """
 EXTEND = """
-    Annotation Buffer FunctionOp Line PRECISIONS Program ProgramHooks Refusal Tape Uploaded Value
+    Annotation Buffer FunctionOp Line Output PRECISIONS Partitioner Program ProgramHooks Refusal StandIn
+    Tape Uploaded Value
     add_program_hooks annotate annotation_of append because buffer_of client content counters
-    create_empty_tensor current cut define_annotation forget_programs give_away graph_of host_array intern
-    is_pjrt keep_dynamo_out lazy_attribute look_of lowers number_key number_on onto padding
-    precision_in_force put record record_call run_on_cpu start state store traced upload value_of watch_of
-    watched with_precision without_x64 wrap wrap_sized
+    create_empty_tensor current cut define_annotation forget_programs donate
+    each_collective graph_of host_array intern
+    is_pjrt keep_dynamo_out placed set_partitioner
+    lazy_attribute spec_and_offset lowers number_key number_on onto padding
+    precision_in_force put record record_call run_on_cpu start state store traced upload value_of
+    deferred_checks_of deferred_checks with_precision without_x64 wrap wrap_sized
     """
 PADDING = """
-    Count CountedBuffer Names Parts counted fill_rest highest in_order_of is_counted is_pointwise lowest
-    recent room_of roomy roomy_tensor sizes_are_exact
+    Count Dim Factor Names PaddedBuffer PaddedCall Parts Sized Unsuited broadcast defer_check_of
+    has_padding is_padded is_pointwise known_to_be_inside leaves looks_at_values one_factor only
+    packed padded_buffer_of padded_tensor padded_view range_checks recent resized rule_of
+    sizes_are_exact takes_indices wide with_count
     """
 
 PUBLIC = {
@@ -50,6 +56,8 @@ PUBLIC = {
 # What holds no docstring of its own: types made of others, PyTorch's own functions, constants.
 SAID_BY_THEIR_MODULE = frozenset(
     (
+        "Dim",
+        "Factor",
         "Names",
         "Option",
         "Options",
@@ -58,7 +66,6 @@ SAID_BY_THEIR_MODULE = frozenset(
         "Refusal",
         "__version__",
         "create_empty_tensor",
-        "fill_rest",
         "impl",
         "precision_in_force",
     )
@@ -138,7 +145,7 @@ import torch
 before = set(sys.modules)
 import torch_pjrt.plugin, torch_pjrt.extend
 assert "jax" not in sys.modules, "JAX was imported"
-assert "torch_pjrt.tensor.record" not in sys.modules, "the kernels were imported"
+assert "torch_pjrt.tensor.recording.record" not in sys.modules, "the kernels were imported"
 assert "torch._dynamo" not in sys.modules
 """
 

@@ -149,11 +149,11 @@ def test_batch_norm_keeps_its_statistics() -> None:
     torch.testing.assert_close(mine.running_var.cpu(), norm.running_var)
 
 
-def test_a_view_of_another_place_is_the_same_program(programs: Any) -> None:
+def test_a_view_at_another_offset_is_the_same_program(programs: Any) -> None:
     data = torch.arange(12.0, device="pjrt").reshape(3, 4)
     compiled = torch.compile(lambda x: x.sum() * 2, backend="pjrt")
     torch_pjrt.sync()
-    for i in range(2):  # the place is a constant, then a number
+    for i in range(2):  # the offset is a constant, then a number
         float(compiled(data[i]))
     programs.forget()
 

@@ -14,7 +14,10 @@ from torch import nn
 from torch._dynamo.backends import registry
 from torch.fx.experimental.proxy_tensor import make_fx
 
+import torch_pjrt_dynamo
 from torch_pjrt.errors import UnsupportedError
+from torch_pjrt_dynamo import backend
+from torch_pjrt_dynamo.options import options_of
 
 Tensor = torch.Tensor
 Way = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -32,6 +35,11 @@ class Alone(nn.Module):
 
     def forward(self) -> Tensor:
         return self.weight.tanh() * self.scale
+
+
+class Tanh(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.tanh()
 
 
 def chosen(x: Tensor) -> Tensor:
@@ -182,6 +190,91 @@ def test_inductors_options_are_named_in_a_warning() -> None:
 
     with pytest.warns(UserWarning, match="do nothing .*`pjrt`: epilogue_fusion"):
         compiled(matrix("pjrt"))
+
+
+OURS: dict[str, Any] = {
+    "memory_budget": 0.0,
+    "precision": "medium",
+    "buckets": False,
+    "donate": ["x"],
+}
+
+
+@pytest.mark.usefixtures("no_inductor")
+@pytest.mark.parametrize("way", ["torch.compile", "by its name", "model.compile"])
+@pytest.mark.parametrize("name", OURS)
+def test_our_options_need_no_backends_name(
+    name: str, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Any] = []
+    monkeypatch.setattr(
+        backend, "options_of", lambda given: seen.append(given) or options_of(given)
+    )
+    options = {name: OURS[name]}
+    x = matrix("pjrt")
+    if way == "model.compile":
+        torch._dynamo.reset()
+        module = Tanh()
+        module.compile(options=options)
+        saw = module(x)
+    else:
+        named = {"backend": "inductor"} if way == "by its name" else {}
+        saw = torch.compile(lambda x: x.tanh(), options=options, **named)(x)
+
+    torch.testing.assert_close(saw.cpu(), matrix("cpu").tanh())
+    assert [list(given) for given in seen] == [[name]]
+
+
+@pytest.mark.usefixtures("no_inductor")
+def test_our_options_do_what_they_do_with_the_backends_name() -> None:
+    def kept(**how: Any) -> list[Any]:
+        torch._dynamo.reset()
+        x = matrix("pjrt").requires_grad_()
+        torch.compile(lambda x: x.tanh().exp().sin(), **how)(x).sum().backward()
+        return [p.kept for p in torch_pjrt_dynamo.partitions()[-1:]]
+
+    for budget in (0.0, 1.0):
+        options = {"memory_budget": budget}
+        assert kept(options=options) == kept(options=options, backend="pjrt")
+    assert kept(options={"memory_budget": 0.0}) != kept()
+
+
+@pytest.mark.usefixtures("no_inductor")
+def test_a_function_that_is_compiled_with_other_options_is_compiled_again() -> None:
+    def function(x: Tensor) -> Tensor:
+        return x.tanh().exp().sin()
+
+    x = matrix("pjrt").requires_grad_()
+    for budget in (0.0, 1.0, 0.0):
+        torch.compile(function, options={"memory_budget": budget})(x).sum().backward()
+
+    assert [p.budget for p in torch_pjrt_dynamo.partitions()[-2:]] == [0.0, 1.0]
+
+
+@pytest.mark.usefixtures("no_inductor")
+def test_a_bad_option_is_refused_in_words() -> None:
+    x = matrix("pjrt")
+    with pytest.raises(Exception, match="`memory_budget` cannot be that"):
+        torch.compile(lambda x: x + 1, options={"memory_budget": 3})(x)
+    with pytest.raises(RuntimeError, match="no_such") as error:
+        torch.compile(lambda x: x + 1, options={"no_such": 3})
+    assert "memory_budget" in " ".join(error.value.__notes__)
+
+
+def test_a_graph_of_the_host_goes_to_inductor_without_our_options(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import torch._inductor.compile_fx as inductor
+
+    monkeypatch.setattr(
+        inductor, "_maybe_wrap_and_compile_fx_main", lambda module, *_, **__: module.forward
+    )
+    compiled = torch.compile(lambda x: x + 1, options={"memory_budget": 0.5, "max_autotune": False})
+
+    with pytest.warns(UserWarning, match="do nothing for a graph of the CPU: memory_budget"):
+        saw = compiled(matrix("cpu"))
+
+    torch.testing.assert_close(saw, matrix("cpu") + 1)
 
 
 @pytest.mark.skipif(

@@ -71,8 +71,8 @@ def with_sizes(x: Tensor) -> Any:
 
 
 def with_indices(x: Tensor) -> Any:
-    places = torch.tensor([2, 0], device=x.device)
-    return x[places], x.gather(1, places.expand(3, 2)), x[:, places].sum()
+    positions = torch.tensor([2, 0], device=x.device)
+    return x[positions], x.gather(1, positions.expand(3, 2)), x[:, positions].sum()
 
 
 FUNCTIONS = [

@@ -87,14 +87,14 @@ def defined(call: Call, q: Any, k: Any, v: Any, captured: Any) -> tuple[torch.Te
     """Output and log-sum-exp by the definition."""
     k, v = (x.repeat_interleave(HEADS // call.key_heads, 1) for x in (k, v))
     sizes = (BATCH, HEADS, QUERIES, KEYS)
-    places = [
+    positions = [
         torch.arange(n).view([-1 if d == i else 1 for d in range(4)]) for i, n in enumerate(sizes)
     ]
     scores = (q @ k.mT) * (1 / math.sqrt(WIDTH) if call.scale is None else call.scale)
     if call.score is not None:
-        scores = call.score(captured)(scores, *places)
+        scores = call.score(captured)(scores, *positions)
     if call.mask is not None:
-        scores = scores.masked_fill(~call.mask(captured)(*places), -torch.inf)
+        scores = scores.masked_fill(~call.mask(captured)(*positions), -torch.inf)
     return torch._safe_softmax(scores, -1) @ v, scores.logsumexp(-1)
 
 
@@ -123,6 +123,7 @@ def with_gradients(results: Any, given: list[torch.Tensor]) -> list[torch.Tensor
     return [None if t is None else t.detach().cpu() for t in (output, lse, *gradients)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "way"),
     [*((name, "compiled") for name in CALLS), *((name, "called as it is") for name in UNCOMPILED)],

@@ -80,7 +80,9 @@ def test_a_custom_operator_with_a_lowering_is_part_of_the_program(
     table = LoweringTable("test")
     table.add(op, lambda x: x * 3)
     both = client().lowerings.overlaid(table)
-    monkeypatch.setattr("torch_pjrt.run.client._client", replace(client(), lowerings=both))
+    monkeypatch.setattr(
+        "torch_pjrt.client.client._running.client", replace(client(), lowerings=both)
+    )
     compiled = torch.compile(lambda x: by_numpy_too(x + 1) * 2, backend="pjrt", fullgraph=True)
     x = torch.arange(4.0, device="pjrt")
     programs.forget()

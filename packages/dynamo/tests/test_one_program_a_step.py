@@ -132,6 +132,7 @@ def test_what_a_step_replaces_is_donated(programs: Any) -> None:
     assert counters.donated - before >= 3 * len(list(model.parameters()))
 
 
+@pytest.mark.slow
 def test_a_compiled_optimizer_moves_nothing() -> None:
     step = inside(*made(torch.optim.AdamW))
     x, targets = batch("pjrt")
@@ -177,7 +178,7 @@ def test_two_copies_of_a_layer_share_a_program(programs: Any) -> None:
 def test_a_call_with_many_results_is_one_operator_to_the_bound_of_the_tape(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(config, "tape_bound", 8)
+    monkeypatch.setattr(config, "tape_limit", 8)
     xs = [torch.full((2,), float(i)).to("pjrt") for i in range(6)]
     add = torch.compile(lambda xs: [x + 1 for x in xs], backend="pjrt")
     xs = add(xs)

@@ -28,20 +28,20 @@ TABLE = on_both(9, 6)
 
 @pytest.fixture(autouse=True)
 def garbage(monkeypatch: pytest.MonkeyPatch) -> None:
-    """NaN behind floats, and numbers that are no place in any tensor behind whole ones."""
+    """NaN behind floats, and numbers that are no index into any tensor behind whole ones."""
 
-    def room(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    def capacity(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         value = np.nan if np.issubdtype(dtype, np.floating) else 113
         return np.full(shape, value, dtype)
 
-    monkeypatch.setattr(padding, "empty_room", room)
+    monkeypatch.setattr(padding, "empty_capacity", capacity)
 
 
 def floats(n: int) -> Tensor:
     return torch.randn(3, n, 4, generator=torch.Generator().manual_seed(n))
 
 
-def places(n: int) -> Tensor:
+def positions(n: int) -> Tensor:
     return torch.randint(0, 9, (3, n), generator=torch.Generator().manual_seed(n))
 
 
@@ -89,13 +89,13 @@ OF_FLOATS: dict[str, Callable[[Tensor], Any]] = {
     "layer norm": lambda x: F.layer_norm(x, (4,)).mean(1),
     "expanded": lambda x: x.mean(1, keepdim=True).expand(x.shape).sum(1),
     "zeros": lambda x: (torch.zeros(x.shape[1], device=x.device) + x.sum((0, 2))).exp().sum(),
-    "last places": lambda x: x[:, torch.tensor([-1, 0], device=x.device)],
+    "last indices": lambda x: x[:, torch.tensor([-1, 0], device=x.device)],
     "losses": lambda x: (F.mse_loss(x, x * 2), F.huber_loss(x, x + 1, reduction="sum")),
     "a loss by logits": lambda x: F.binary_cross_entropy_with_logits(x, x.sigmoid()),
     "as it is": lambda x: (x, x + 1),
 }
-# Of t[3, n], places in a table of 9 rows.
-OF_PLACES: dict[str, Callable[[Tensor], Any]] = {
+# Of t[3, n], indices into a table of 9 rows.
+OF_POSITIONS: dict[str, Callable[[Tensor], Any]] = {
     "embedding": lambda t: F.embedding(t, TABLE[t.device.type]).mean(1),
     "one hot": lambda t: (t[..., None] == torch.arange(9, device=t.device)).sum(1),
     "indexed": lambda t: TABLE[t.device.type][t].sum(1),
@@ -124,6 +124,7 @@ def check(function: Callable[[Tensor], Any], make: Callable[[int], Tensor]) -> N
             torch.testing.assert_close(saw.cpu(), wanted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OF_FLOATS)
 def test_it_is_right_and_padded(name: str) -> None:
     check(OF_FLOATS[name], floats)
@@ -133,14 +134,16 @@ def test_it_is_right_and_padded(name: str) -> None:
     assert len(shapes.buckets) == 2
 
 
-@pytest.mark.parametrize("name", OF_PLACES)
-def test_it_is_right_and_padded_where_places_are_looked_up(name: str) -> None:
-    check(OF_PLACES[name], places)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OF_POSITIONS)
+def test_it_is_right_and_padded_where_rows_are_looked_up(name: str) -> None:
+    check(OF_POSITIONS[name], positions)
 
     shapes = torch_pjrt_dynamo.shapes()[-1]
     assert shapes.reason is None, shapes.reason
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in OF_FLOATS if name != "truths"])
 def test_gradients_are_right(name: str) -> None:
     function = OF_FLOATS[name]

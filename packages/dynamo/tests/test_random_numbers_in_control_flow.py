@@ -1,4 +1,4 @@
-"""Bodies of control flow draw other numbers in each turn and call, and backward sees those of forward."""
+"""Bodies of control flow draw new numbers in each iteration and call; backward sees those of forward."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from torch._higher_order_ops.map import map as torch_map
 import torch_pjrt
 from torch_pjrt.errors import LoweringError
 from torch_pjrt.extend import counters
+
+pytestmark = pytest.mark.slow
 
 Tensor = torch.Tensor
 Function = Callable[[Tensor], Tensor]
@@ -38,21 +40,21 @@ def in_scan(x: Tensor, draw: Function) -> Tensor:
 
 
 def in_while_loop(x: Tensor, draw: Function) -> Tensor:
-    """A row of the result in each turn."""
+    """A row of the result in each iteration."""
     rows = torch.arange(len(x), device=x.device)[:, None]
 
-    def turn(i: Tensor, made: Tensor) -> tuple[Tensor, Tensor]:
+    def iteration(i: Tensor, made: Tensor) -> tuple[Tensor, Tensor]:
         return i + 1, torch.where(rows == i, draw(x.index_select(0, i.reshape(1))), made)
 
     i = torch.zeros((), dtype=torch.int64, device=x.device)
-    return while_loop(lambda i, _: i < len(x), turn, (i, torch.zeros_like(x)))[1]
+    return while_loop(lambda i, _: i < len(x), iteration, (i, torch.zeros_like(x)))[1]
 
 
 def scan_of_cond(x: Tensor, draw: Function) -> Tensor:
-    def turn(c: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    def iteration(c: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         return c + 1, torch.cond(c < 2, draw, lambda y: draw(y) * 3, (y,))
 
-    return scan(turn, x.new_zeros(()), x)[1]
+    return scan(iteration, x.new_zeros(()), x)[1]
 
 
 def map_of_cond(x: Tensor, draw: Function) -> Tensor:
@@ -96,7 +98,7 @@ def test_calls_draw_other_numbers_that_repeat_after_manual_seed(flow: Any, progr
 
 
 @pytest.mark.parametrize("flow", LOOPS, **named)
-def test_turns_draw_independent_uniform_numbers(flow: Any) -> None:
+def test_iterations_draw_independent_uniform_numbers(flow: Any) -> None:
     torch.manual_seed(1)
 
     saw = compiled(lambda x: flow(x, torch.rand_like))(torch.ones(16, 4096, device="pjrt")).cpu()
@@ -108,7 +110,7 @@ def test_turns_draw_independent_uniform_numbers(flow: Any) -> None:
 
 
 @pytest.mark.parametrize("flow", LOOPS, **named)
-def test_draws_of_one_turn_are_independent(flow: Any) -> None:
+def test_draws_of_one_iteration_are_independent(flow: Any) -> None:
     torch.manual_seed(2)
 
     def difference(x: Tensor) -> Tensor:
@@ -150,16 +152,16 @@ def test_later_draws_do_not_repeat_those_of_bodies(flow: Any) -> None:
     assert drawn.unique().numel() > drawn.numel() - 3  # 24 bits
 
 
-def test_a_body_draws_on_after_another_number_of_turns() -> None:
+def test_a_body_draws_on_after_another_number_of_iterations() -> None:
     def until(x: Tensor, bound: Tensor) -> Tensor:
         i = torch.zeros((), dtype=torch.int64, device=x.device)
         return while_loop(
             lambda i, _: i < bound, lambda i, x: (i + 1, x + torch.rand_like(x)), (i, x)
         )[1]
 
-    def later(turns: int) -> list[float]:
+    def later(iterations: int) -> list[float]:
         torch.manual_seed(3)
-        draw(torch.zeros(8, device="pjrt"), torch.tensor(turns, device="pjrt")).tolist()
+        draw(torch.zeros(8, device="pjrt"), torch.tensor(iterations, device="pjrt")).tolist()
         return torch.rand(4, device="pjrt").tolist()
 
     draw: Any = torch.compile(until, backend="pjrt", fullgraph=True)
@@ -180,7 +182,7 @@ def test_the_test_of_a_while_loop_draws_other_numbers_than_its_body() -> None:
     draw = compiled(first_above)
     torch.manual_seed(4)
 
-    saw = torch.stack([draw(torch.zeros((), device="pjrt")) for _ in range(50)]).cpu()
+    saw = torch.stack([draw(torch.zeros((), device="pjrt")).cpu() for _ in range(50)])
 
     assert float(saw.max()) > 0.75
     assert saw.unique().numel() > 20

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils._pytree import tree_map
 
 import torch_pjrt
 import torch_pjrt_dynamo
@@ -77,6 +78,7 @@ def test_lengths_from_1_to_512_take_10_programs(programs: Any) -> None:
     assert programs.compiled <= 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_causal", [False, True])
 def test_gradients_take_no_program_for_each_length(programs: Any, is_causal: bool) -> None:
     torch.manual_seed(0)
@@ -159,6 +161,46 @@ def test_tensors_of_the_host_are_padded_too(programs: Any) -> None:
             close(compiled(tokens(n)), model(tokens(n)))
 
     assert programs.compiled == 1
+
+
+def counted(x: Tensor, seen: Tensor, n: Tensor) -> Tensor:
+    seen += x.sum(0)
+    n += 1
+    return x * 2 + seen
+
+
+def counted_within(x: Tensor, seen: Tensor, n: Tensor) -> Tensor:
+    seen[1:].add_(x.sum(0)[1:])
+    return x.sum(0) * n
+
+
+def doubled_in_place(x: Tensor, seen: Tensor, n: Tensor) -> Tensor:
+    return x.mul_(2).sum(0) + seen + n
+
+
+def viewed_too(x: Tensor, seen: Tensor, n: Tensor) -> tuple[Tensor, Tensor]:
+    n += 1
+    return x[1:], seen[:2] + n
+
+
+@pytest.mark.parametrize(
+    ("fn", "in_buckets"),
+    [(counted, True), (counted_within, True), (doubled_in_place, False), (viewed_too, False)],
+)
+def test_arguments_are_written_to(fn: Any, in_buckets: bool) -> None:
+    compiled = torch.compile(fn, backend="pjrt")
+    written = [torch.zeros(3), torch.zeros(())]
+    mine = [x.to("pjrt") for x in written]
+
+    for n in (5, 6, 8, 12, 7):
+        x = torch.randn(n, 3)
+        there = x.to("pjrt")
+        torch._dynamo.mark_dynamic(there, 0)
+        saw, wanted = compiled(there, *mine), fn(x, *written)
+        for a, b in zip((saw, there, *mine), (wanted, x, *written), strict=True):
+            torch.testing.assert_close(tree_map(lambda t: t.cpu(), a), b)
+
+    assert bool(torch_pjrt_dynamo.shapes()[-1].buckets) == in_buckets
 
 
 def test_buckets_can_be_given(programs: Any) -> None:

@@ -12,7 +12,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 import torch_pjrt
-from torch_pjrt.plugin.rules import attention as by_core
+from torch_pjrt.plugin import rules
 from torch_pjrt_gpu.attention import objection
 from torch_pjrt_gpu.attention import scaled_dot_product_attention as by_us
 
@@ -49,16 +49,17 @@ HEADS = like(2, 4, 32, 64)
 def test_kernel_says_what_it_has_against_a_call(
     query: jax.Array, key: jax.Array, mask: jax.Array | None, dropout: float, words: str | None
 ) -> None:
-    found = objection(query, key, key, mask, dropout)
+    found = objection(rules.Attention(None, query, key, key, mask, dropout))
 
     assert (found is None) if words is None else (words in (found or ""))
 
 
 def test_call_that_the_kernel_does_not_take_goes_to_the_rule_of_the_core() -> None:
     x = jax.random.normal(jax.random.key(0), (1, 2, 8, 16))
+    call = rules.Attention(None, x, x, x, is_causal=True)
 
     with jax.enable_x64(True):
-        ours, theirs = (rule(None, x, x, x, is_causal=True) for rule in (by_us, by_core))
+        ours, theirs = (rule(call) for rule in (by_us, rules.attention))
 
     np.testing.assert_array_equal(ours[0], theirs[0])
 
@@ -87,7 +88,7 @@ def test_program_for_a_card_calls_the_fused_kernel_forward_and_backward() -> Non
 
 def lowered(fn: object, *inputs: torch.Tensor) -> str:
     """The program that would be compiled: to compile the kernel takes cuDNN itself."""
-    from torch_pjrt.ahead import compile_for as module  # noqa: TID251
+    from torch_pjrt.aot import compile_for as module  # noqa: TID251
 
     texts: list[str] = []
 

@@ -6,7 +6,7 @@ the device is here, loaded on first use:
     sync()            run what is pending
     report()          what was compiled, run, moved, how long it took, and why
     explain()         the same of one run of a function, with what XLA estimates that it costs
-    config            the settings: `max_programs`, `tape_bound`, `log`, ...
+    config            the settings: `max_programs`, `tape_limit`, `log`, ...
     profile()         a trace of a block, for XProf, TensorBoard and Perfetto
     profile_step()    which operators a step's time on the device goes to
     to_stablehlo()    the program that would compute some tensors, as text
@@ -29,17 +29,17 @@ from torch_pjrt.autoload import autoload, failure
 from torch_pjrt.lazy import attribute
 
 if TYPE_CHECKING:
-    from torch_pjrt.ahead.compile_for import compile_for, targets
+    from torch_pjrt.aot.compile_for import compile_for, targets
     from torch_pjrt.data.loader import DeviceLoader
+    from torch_pjrt.diagnostics.explain import explain
+    from torch_pjrt.diagnostics.nan_check import check_nans
+    from torch_pjrt.diagnostics.report import report
+    from torch_pjrt.diagnostics.request import source_lines
+    from torch_pjrt.diagnostics.stablehlo import to_stablehlo
+    from torch_pjrt.diagnostics.step_profile import profile_step
+    from torch_pjrt.diagnostics.trace import profile
     from torch_pjrt.interop.arrays import from_jax, to_jax
     from torch_pjrt.interop.function import jax_function
-    from torch_pjrt.observe.explain import explain
-    from torch_pjrt.observe.nan_check import check_nans
-    from torch_pjrt.observe.report import report
-    from torch_pjrt.observe.request import source_lines
-    from torch_pjrt.observe.stablehlo import to_stablehlo
-    from torch_pjrt.observe.step_profile import profile_step
-    from torch_pjrt.observe.trace import profile
     from torch_pjrt.replays.step import capture
     from torch_pjrt.run.eager import eager
     from torch_pjrt.run.options import compile_options
@@ -73,22 +73,22 @@ __all__ = [
 _LAZY = {
     "DeviceLoader": "torch_pjrt.data.loader",
     "capture": "torch_pjrt.replays.step",
-    "check_nans": "torch_pjrt.observe.nan_check",
-    "compile_for": "torch_pjrt.ahead.compile_for",
+    "check_nans": "torch_pjrt.diagnostics.nan_check",
+    "compile_for": "torch_pjrt.aot.compile_for",
     "compile_options": "torch_pjrt.run.options",
     "eager": "torch_pjrt.run.eager",
     "from_jax": "torch_pjrt.interop.arrays",
     "jax_function": "torch_pjrt.interop.function",
     "config": "torch_pjrt.settings",
-    "explain": "torch_pjrt.observe.explain",
-    "profile": "torch_pjrt.observe.trace",
-    "profile_step": "torch_pjrt.observe.step_profile",
-    "report": "torch_pjrt.observe.report",
-    "source_lines": "torch_pjrt.observe.request",
+    "explain": "torch_pjrt.diagnostics.explain",
+    "profile": "torch_pjrt.diagnostics.trace",
+    "profile_step": "torch_pjrt.diagnostics.step_profile",
+    "report": "torch_pjrt.diagnostics.report",
+    "source_lines": "torch_pjrt.diagnostics.request",
     "sync": "torch_pjrt.run.request",
-    "targets": "torch_pjrt.ahead.compile_for",
+    "targets": "torch_pjrt.aot.compile_for",
     "to_jax": "torch_pjrt.interop.arrays",
-    "to_stablehlo": "torch_pjrt.observe.stablehlo",
+    "to_stablehlo": "torch_pjrt.diagnostics.stablehlo",
 }
 
 

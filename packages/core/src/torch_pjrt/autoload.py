@@ -12,28 +12,36 @@ import contextlib
 import sys
 import warnings
 
-_error: Exception | None = None
-_done = False
+from torch_pjrt.session import session
+
+
+class _Loading:
+    """Whether it was done, and what went wrong."""
+
+    is_done = False
+    error: Exception | None = None
+
+
+_loading = session.own("loading by PyTorch", _Loading())
 
 
 def autoload() -> None:
     """The entry point. Never raises."""
-    global _error, _done
-    if _done:
+    if _loading.is_done:
         return
     if "torch" not in sys.modules or not hasattr(sys.modules["torch"], "_register_device_module"):
         return  # PyTorch is still half imported; it calls again at the end
-    _done = True
+    _loading.is_done = True
     try:
         from torch_pjrt.device import registration
 
         registration.register()
     except Exception as error:
-        _error = error
+        _loading.error = error
         with contextlib.suppress(Warning):  # under `python -W error` too, `import torch` must work
             warnings.warn(f"The device `pjrt` is not there: {error}", stacklevel=2)
 
 
 def failure() -> Exception | None:
     """Why the device could not be registered, or None."""
-    return _error
+    return _loading.error

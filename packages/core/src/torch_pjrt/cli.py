@@ -25,7 +25,7 @@ from torch_pjrt.passes.runner import Pass
 from torch_pjrt.plugin import core as core_plugin
 from torch_pjrt.plugin.discovery import VARIABLE, Origin
 from torch_pjrt.plugin.host import Choice, Host, Offer, by_priority, host
-from torch_pjrt.tensor import hand_written
+from torch_pjrt.tensor.registration import hand_written
 
 _MOST_NAMED = 6  # a plugin with more lowerings than this has them counted, not listed
 

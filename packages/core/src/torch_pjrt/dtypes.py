@@ -20,6 +20,8 @@ import ml_dtypes
 import numpy as np
 import torch
 
+from torch_pjrt.session import session
+
 _JAX: dict[torch.dtype, np.dtype] = {
     torch.bool: np.dtype(np.bool_),
     torch.uint8: np.dtype(np.uint8),
@@ -58,8 +60,6 @@ _HALVES: dict[torch.dtype, np.dtype] = {
     torch.float64: np.dtype(np.float32),
     torch.complex128: np.dtype(np.complex64),
 }
-_wide = True
-_lacking: dict[torch.dtype, str] = {}
 
 
 class _Elsewhere(threading.local):
@@ -68,7 +68,17 @@ class _Elsewhere(threading.local):
     wide: bool | None = None
 
 
-_elsewhere = _Elsewhere()
+class _OfTheDevice:
+    """What the device at work can do: whether it has 64-bit types, and which device lacks a dtype."""
+
+    def __init__(self) -> None:
+        self.wide = True
+        self.lacking: dict[torch.dtype, str] = {}
+        self.elsewhere = _Elsewhere()
+
+
+_device = session.own("dtypes of the device", _OfTheDevice())
+_elsewhere = _device.elsewhere
 
 
 def x64() -> Any:
@@ -98,7 +108,7 @@ def _narrow() -> Iterator[None]:
 def are_wide() -> bool:
     """Whether the device has 64-bit types."""
     wide = _elsewhere.wide
-    return _wide if wide is None else wide
+    return _device.wide if wide is None else wide
 
 
 def notice_of_halves(device: str) -> str:
@@ -111,13 +121,12 @@ def notice_of_halves(device: str) -> str:
 
 def fit_to(device: str, *, has_64_bits: bool, lacks: Collection[torch.dtype]) -> None:
     """Called when the device of this process has started: what its arrays can be."""
-    global _wide
-    _wide = has_64_bits
+    _device.wide = has_64_bits
     if not has_64_bits:
         _expect_halves()
     for dtype in lacks:
         _JAX.pop(dtype, None)
-        _lacking[dtype] = device
+        _device.lacking[dtype] = device
 
 
 def _expect_halves() -> None:
@@ -161,8 +170,8 @@ def to_jax(dtype: torch.dtype) -> np.dtype:
     try:
         whole = _JAX[dtype]
     except KeyError:
-        if dtype in _lacking:
-            raise TypeError(f"The device `{_lacking[dtype]}` has no {dtype}") from None
+        if dtype in _device.lacking:
+            raise TypeError(f"The device `{_device.lacking[dtype]}` has no {dtype}") from None
         raise TypeError(f"{dtype} has no XLA equivalent, so a pjrt tensor cannot have it") from None
     return whole if are_wide() else _HALVES.get(dtype, whole)
 

@@ -2,10 +2,10 @@
 
 Each has a kernel for the CPU that says what it computes, and shapes for the meta device. Users call none.
 
-    fill_rest      `self` with `value` from place `count * scale` on along `dim`.
+    fill_rest      `self` with `value` from index `count * scale` on along `dim`.
     unique         the elements of a 1-d tensor without repetition, in order, with room for as many as it has:
-                   values, for each element its place among them, how often each occurs, how many there are.
-                   What is past those is 0. Only the first `count` elements of `self` are there.
+                   values, for each element its index among them, how often each occurs, how many there
+                   are. What is past those is 0. Only the first `count` elements of `self` are there.
                    `consecutive` drops repetitions of neighbours only and keeps the order.
     unique_rows    the same of the rows of a 2-d tensor.
     fault          the first fault of a kind in a tensor, from 1 on; 0 if it has none (`FAULTS`).
@@ -78,12 +78,12 @@ def _unique(
 def _meta_unique(
     self: Tensor, count: Tensor | None, consecutive: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    places = self.new_empty(self.shape[:1], dtype=torch.int64)
+    positions = self.new_empty(self.shape[:1], dtype=torch.int64)
     return (
         self.new_empty(self.shape),
-        places,
-        torch.empty_like(places),
-        places.new_empty(()),
+        positions,
+        torch.empty_like(positions),
+        positions.new_empty(()),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,6 +31,16 @@ def _integer(variable: str, default: int) -> int:
             f"{variable} cannot be read.", saw=repr(text), expected="an integer >= 1"
         )
     return number
+
+
+def _renamed(variable: str, former: str) -> str:
+    """The one of the two that is set; a warning for the former name, which works for one more release."""
+    if variable in os.environ or former not in os.environ:
+        return variable
+    warnings.warn(
+        f"{former} is {variable} now; the old name goes away", FutureWarning, stacklevel=2
+    )
+    return former
 
 
 def _folder(variable: str) -> Path | None:
@@ -73,7 +84,7 @@ def _names(variable: str, known: Collection[str]) -> frozenset[str]:
 class Settings:
     """All settings, each with the variable that sets it.
 
-    tape_bound    TORCH_PJRT_TAPE_BOUND: the tape is run when it holds more operators than this.
+    tape_limit    TORCH_PJRT_TAPE_LIMIT: the tape is run when it holds more operators than this.
     max_programs  TORCH_PJRT_MAX_PROGRAMS: one more distinct program than this is `TooManyPrograms`.
     max_program_bytes   TORCH_PJRT_MAX_PROGRAM_BYTES: how much of the process's memory they may take, about,
                   2 GiB if it is not set; beyond that, those that ran longest ago are given back.
@@ -98,7 +109,11 @@ class Settings:
     `torch_pjrt.source_lines()`, `torch_pjrt.eager()` and `torch_pjrt.check_nans()`.
     """
 
-    tape_bound: int = field(default_factory=lambda: _integer("TORCH_PJRT_TAPE_BOUND", 10_000))
+    tape_limit: int = field(
+        default_factory=lambda: _integer(
+            _renamed("TORCH_PJRT_TAPE_LIMIT", "TORCH_PJRT_TAPE_BOUND"), 10_000
+        )
+    )
     max_programs: int = field(default_factory=lambda: _integer("TORCH_PJRT_MAX_PROGRAMS", 10_000))
     max_program_bytes: int = field(
         default_factory=lambda: _integer("TORCH_PJRT_MAX_PROGRAM_BYTES", 2 << 30)
@@ -117,6 +132,17 @@ class Settings:
         default_factory=lambda: _one_of("TORCH_PJRT_CHECK_NANS", "0", "1", "inf")
     )
     compile_options: dict[str, Option] = field(default_factory=lambda: from_environment(COMPILE))
+
+    @property
+    def tape_bound(self) -> int:
+        """The former name of `tape_limit`: it works for one more release, with a warning."""
+        warnings.warn("config.tape_bound is config.tape_limit now", FutureWarning, stacklevel=2)
+        return self.tape_limit
+
+    @tape_bound.setter
+    def tape_bound(self, limit: int) -> None:
+        warnings.warn("config.tape_bound is config.tape_limit now", FutureWarning, stacklevel=2)
+        self.tape_limit = limit
 
 
 settings = config = Settings()

@@ -110,7 +110,8 @@ def test_pruning_removes_what_a_dead_process_left(tmp_path: Path):
     old, new = tmp_path / "a.partial", tmp_path / "b.partial"
     for path in (old, new):
         path.write_bytes(b"x")
-    os.utime(old, (time.time() - 1e5,) * 2)
+    long_ago = time.time() - 1e5
+    os.utime(old, (long_ago, long_ago))
     Store(tmp_path, LARGE).prune(LARGE)
     assert not old.exists()
     assert new.exists()

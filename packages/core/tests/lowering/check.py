@@ -1,4 +1,7 @@
-"""Compare one lowering rule with PyTorch on CPU: values, dtypes and shapes."""
+"""Compare one lowering rule with PyTorch on CPU: values, dtypes and shapes.
+
+Shapes that the rule's signature says are checked on the way.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ import jax
 import numpy as np
 import torch
 
+from checked_shapes import checked
 from torch_pjrt import dtypes
 from torch_pjrt.lowering.table import Lowering
 
@@ -69,7 +73,7 @@ def check(sample: Sample, lowering: Lowering) -> None:
 
         def run(arrays: list[jax.Array]) -> Any:
             args, kw = _fill(template, arrays)
-            return lowering.rule(*((key,) if lowering.random else ()), *args, **kw)
+            return checked(lowering.rule)(*((key,) if lowering.random else ()), *args, **kw)
 
         arrays = [jax.numpy.asarray(to_numpy(t)) for t in tensors]
         program = jax.jit(run, keep_unused=True).lower(arrays).compile(compiler_options=QUICKLY)

@@ -10,7 +10,7 @@ import jax
 import pytest
 
 from check import Sample, check
-from test_samples import SAMPLES
+from test_samples import SAMPLES, in_turn
 from torch_pjrt.lowering import CORE, Lowering
 from torch_pjrt.lowering.table import Rule
 
@@ -64,7 +64,7 @@ def _with_inputs(op: Any, lowering: Lowering) -> Rule:
     return rule
 
 
-@pytest.mark.parametrize("row", list(_with_numbers()), ids=str)
+@pytest.mark.parametrize("row", in_turn(_with_numbers()), ids=str)
 def test_number_may_be_an_input(row: Sample):
     lowering = CORE[row.op]
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from collections.abc import Iterable
+from typing import Any
 
 import pytest
 
@@ -20,7 +22,17 @@ SAMPLES: list[Sample] = [
 ]
 
 
-@pytest.mark.parametrize("row", SAMPLES, ids=str)
+def in_turn(rows: Iterable[Sample]) -> list[Any]:
+    """The rows as parameters: an operator's first one is tested always, its others take turns."""
+    seen: set[Any] = set()
+    parameters: list[Any] = []
+    for row in rows:
+        parameters.append(pytest.param(row, marks=pytest.mark.slow) if row.op in seen else row)
+        seen.add(row.op)
+    return parameters
+
+
+@pytest.mark.parametrize("row", in_turn(SAMPLES), ids=str)
 def test_rule_agrees_with_cpu(row: Sample):
     check(row, CORE[row.op])
 

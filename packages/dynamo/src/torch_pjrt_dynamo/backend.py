@@ -9,15 +9,16 @@ from typing import Any
 import torch
 from torch._dynamo.backends.common import aot_autograd
 
+from torch_pjrt_dynamo.bodies_of_backward import copying_what_is_handed_on
 from torch_pjrt_dynamo.bucket_sizes import Buckets
 from torch_pjrt_dynamo.bucketed import BucketedGraph, varies
 from torch_pjrt_dynamo.compiled import CompiledGraph
 from torch_pjrt_dynamo.devices_of_results import Run, where_traced
-from torch_pjrt_dynamo.donation import donating, places_of
+from torch_pjrt_dynamo.donation import donating, positions_of
 from torch_pjrt_dynamo.host import for_host, is_on_host
 from torch_pjrt_dynamo.lines import name_of
 from torch_pjrt_dynamo.marks import put_marks
-from torch_pjrt_dynamo.options import options_of
+from torch_pjrt_dynamo.options import NAMES, options_of
 from torch_pjrt_dynamo.partition import USERS, partitioner
 from torch_pjrt_dynamo.setup import set_up
 from torch_pjrt_dynamo.shared_keys import share_keys
@@ -46,11 +47,16 @@ def pjrt(
     put_marks(module)
     chosen = options_of(options or {})
     aot = _aot_of(chosen.memory_budget, chosen.buckets, chosen.precision)
-    if is_on_host(module, example_inputs):
-        return for_host(module, example_inputs, aot)
-    places = places_of(module, chosen.donate)
-    compiled = aot(module, example_inputs)
-    return donating(compiled, places) if places else compiled
+    with copying_what_is_handed_on():
+        if is_on_host(module, example_inputs):
+            return for_host(module, example_inputs, aot)
+        positions = positions_of(module, chosen.donate)
+        compiled = aot(module, example_inputs)
+    return donating(compiled, positions) if positions else compiled
+
+
+# Which options are meant for us where no backend is named.
+pjrt.option_names = NAMES  # type: ignore[attr-defined]
 
 
 def _compiler(

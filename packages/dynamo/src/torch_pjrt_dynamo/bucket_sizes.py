@@ -16,14 +16,14 @@ class Buckets:
 
     sizes: tuple[int, ...] | None = None
 
-    def room_for(self, n: int) -> int | None:
+    def capacity_for(self, n: int) -> int | None:
         """The size to which `n` is padded; None where there is none: then the program is for that size."""
         if n < 1:
             return None
         if self.sizes is None:
             return 1 << (n - 1).bit_length()
-        place = bisect_left(self.sizes, n)
-        return self.sizes[place] if place < len(self.sizes) else None
+        position = bisect_left(self.sizes, n)
+        return self.sizes[position] if position < len(self.sizes) else None
 
 
 def buckets_of(option: Any) -> Buckets | None:

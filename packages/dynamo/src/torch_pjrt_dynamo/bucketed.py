@@ -19,37 +19,30 @@ from torch_pjrt import config
 from torch_pjrt.extend import Value, buffer_of, cut, state, value_of
 from torch_pjrt.extend.padding import (
     Count,
+    Dim,
     Names,
+    PaddedBuffer,
     Parts,
-    counted,
-    in_order_of,
-    is_counted,
+    Unsuited,
+    has_padding,
+    packed,
+    padded_buffer_of,
+    padded_tensor,
+    padded_view,
     recent,
-    room_of,
-    roomy,
-    roomy_tensor,
+    resized,
     sizes_are_exact,
+    with_count,
 )
-from torch_pjrt.plugin import Face, contiguous_face
+from torch_pjrt.plugin import TensorSpec, contiguous_spec
 from torch_pjrt_dynamo.bucket_sizes import Buckets
 from torch_pjrt_dynamo.compiled import CompiledGraph, called
 from torch_pjrt_dynamo.operators import CannotRecord
 from torch_pjrt_dynamo.padded import shapes_of_graphs
-from torch_pjrt_dynamo.padded.dims import (
-    Dim,
-    NotProvable,
-    dims_of,
-    expression,
-    is_padded,
-    monomial,
-    packed,
-)
-from torch_pjrt_dynamo.padded.dims import (
-    room_of as room_of_factor,
-)
+from torch_pjrt_dynamo.padded.dims import capacity_of, dims_of, expression, monomial
 from torch_pjrt_dynamo.padded.run import PaddedRun
 from torch_pjrt_dynamo.padding import count_value, padded
-from torch_pjrt_dynamo.recording import Look, Recorded, record
+from torch_pjrt_dynamo.recording import Look, RecordedGraph, record
 
 Symbol = sympy.Symbol
 _REMEMBERED = 4096  # sizes of calls
@@ -65,21 +58,22 @@ def _symbols_of(value: Any) -> set[Symbol]:
         return set(value.node.expr.free_symbols)
     if not isinstance(value, torch.Tensor):
         return set()
-    return {s for n in value.shape for s in expression(n).free_symbols}
+    return {s for n in value.shape for s in expression(n).free_symbols}  # pyright: ignore[reportReturnType]
 
 
 @dataclass(slots=True, eq=False)
-class Plan:
+class BucketPlan:
     """What a call with some sizes is padded to.
 
-    there    of each symbol its size, and `rooms` what it is padded to; `key` is that as a tuple.
-    counts   of each symbol its size, on the device.
-    parts    of factors, their room and how many elements there are.
-    numbers  what results are that are numbers.
+    there       of each symbol its size.
+    capacities  what it is padded to; `key` is that as a tuple.
+    counts      of each symbol its size, on the device.
+    parts       of factors, their capacity and how many elements there are.
+    numbers     what results are that are numbers.
     """
 
     there: dict[Symbol, int]
-    rooms: dict[Symbol, int]
+    capacities: dict[Symbol, int]
     key: tuple[int, ...]
     counts: list[Value]
     parts: dict[Any, tuple[int, int]] = field(default_factory=dict)
@@ -90,7 +84,7 @@ class Plan:
             return factor, factor
         found = self.parts.get(factor)
         if found is None:
-            found = room_of_factor(factor, self.rooms), room_of_factor(factor, self.there)
+            found = capacity_of(factor, self.capacities), capacity_of(factor, self.there)
             self.parts[factor] = found
         return found
 
@@ -100,21 +94,21 @@ class Plan:
     def number(self, expr: sympy.Expr) -> Any:
         found = self.numbers.get(expr)
         if found is None:
-            value = expr.subs(self.there)
+            value = expr.subs(self.there)  # pyright: ignore[reportCallIssue, reportArgumentType]
             found = self.numbers[expr] = int(value) if value.is_integer else float(value)
         return found
 
 
 @dataclass(slots=True)
 class Padded:
-    """What was recorded for some rooms.
+    """What was recorded for some capacities.
 
-    roomy    (place, dims): results that have room.
-    numbers  (place, expression): results that are numbers made of sizes.
+    padded   (position, dims): results that are padded.
+    numbers  (position, expression): results that are numbers made of sizes.
     """
 
-    recorded: Recorded
-    roomy: list[tuple[int, tuple[Dim, ...]]]
+    recorded: RecordedGraph
+    padded: list[tuple[int, tuple[Dim, ...]]]
     numbers: list[tuple[int, sympy.Expr]]
 
 
@@ -138,16 +132,16 @@ class BucketedGraph(CompiledGraph):
         self.buckets = buckets
         self.n_users = n_users
         self.padded: dict[Any, Padded] = {}
-        self._plans: dict[tuple[int, ...], Plan | None] = {}
+        self._plans: dict[tuple[int, ...], BucketPlan | None] = {}
         self._traced = [n.meta.get("val") for n in module.graph.find_nodes(op="placeholder")]
         self._sources = _sources(self._traced)
         self.symbols = sorted(self._sources, key=str)
         self.report = shapes_of_graphs.Shapes(name, [str(s) for s in self.symbols])
         shapes_of_graphs.known.append(self.report)
         self._dims = list(map(self._dims_of, self._traced))
-        self._without_room = [i for i, known in enumerate(self._dims) if known is None]
-        self._numbers = [i for i in self._without_room if _symbols_of(self._traced[i])]
-        self._places = [self._sources[s] for s in self.symbols]
+        self._unpadded = [i for i, known in enumerate(self._dims) if known is None]
+        self._numbers = [i for i in self._unpadded if _symbols_of(self._traced[i])]
+        self._positions = [self._sources[s] for s in self.symbols]
         # Arguments of whose dims only the call tells in which order their factors are.
         self._unclear = [i for i, known in enumerate(self._dims) if known and None in known[0]]
         if self._sees_storage:
@@ -156,12 +150,12 @@ class BucketedGraph(CompiledGraph):
             self.refuse("a size is known only as a part of another one")
 
     def _dims_of(self, value: Any) -> Any:
-        """Of an argument: None if it has no room; else, of each of its dims, that or its symbolic size."""
+        """Of an argument: None if it has no padding; else, of each of its dims, that or its symbolic size."""
         if not isinstance(value, torch.Tensor) or not _symbols_of(value):
             return None
         try:
             dims = dims_of(value.shape)
-        except NotProvable as error:
+        except Unsuited as error:
             self.refuse(str(error))
             return None
         return [dim if len(dim) < 2 else None for dim in dims], list(value.shape)
@@ -173,24 +167,24 @@ class BucketedGraph(CompiledGraph):
     def __call__(self, args: list[Any]) -> list[Any]:
         if self._parts is not None or self.report.reason is not None or sizes_are_exact():
             return super().__call__(args)
-        there = tuple(args[i] if d is None else args[i].shape[d] for i, d in self._places)
+        there = tuple(args[i] if d is None else args[i].shape[d] for i, d in self._positions)
         plan = self._plans[there] if there in self._plans else self._planned(there)
         if plan is None:
             self.report.exact.add(there)
             return super().__call__(args)
         tape = state.tape
-        if tape.size > config.tape_bound:
+        if tape.size > config.tape_limit:
             cut(tape)
         try:
-            values, key, dims = self._with_room(args, plan)
-        except NotProvable:  # of this call
+            values, key, dims = self._with_padding(args, plan)
+        except Unsuited:  # of this call
             self.report.exact.add(there)
             return super().__call__(args)
         try:
             found = self.padded.get(key)
             if found is None:
                 found = self.padded[key] = self._recorded(key, dims, plan)
-        except NotProvable as error:
+        except Unsuited as error:
             self.refuse(str(error))
             return super().__call__(args)
         except CannotRecord as error:
@@ -198,10 +192,12 @@ class BucketedGraph(CompiledGraph):
             return super().__call__(args)
         values += plan.counts
         results = called(found.recorded, args, values)
-        for place, expr in found.numbers:
-            results[place] = plan.number(expr)
-        for place, of_result in found.roomy:
-            results[place] = _true(results[place], of_result, plan, is_users=place < self.n_users)
+        for position, expr in found.numbers:
+            results[position] = plan.number(expr)
+        for position, of_result in found.padded:
+            results[position] = _true(
+                results[position], of_result, plan, is_users=position < self.n_users
+            )
         return results
 
     def part(self, module: GraphModule, name: str) -> CompiledGraph:
@@ -211,51 +207,52 @@ class BucketedGraph(CompiledGraph):
         how: Any = {"apart": self.apart, "precision": self.precision}
         return BucketedGraph(module, name, buckets=self.buckets, n_users=n, **how)
 
-    def _planned(self, there: tuple[int, ...]) -> Plan | None:
-        rooms = list(map(self.buckets.room_for, there))
+    def _planned(self, there: tuple[int, ...]) -> BucketPlan | None:
+        capacities = list(map(self.buckets.capacity_for, there))
         plan = None
-        if None not in rooms:
-            known: Any = dict(zip(self.symbols, rooms, strict=True))
+        if None not in capacities:
+            known: Any = dict(zip(self.symbols, capacities, strict=True))
             sizes = dict(zip(self.symbols, there, strict=True))
-            key: Any = tuple(rooms)
-            plan = Plan(sizes, known, key, list(map(count_value, there)))
+            key: Any = tuple(capacities)
+            plan = BucketPlan(sizes, known, key, list(map(count_value, there)))
         if len(self._plans) >= _REMEMBERED:
             self._plans.clear()
         self._plans[there] = plan
         return plan
 
-    def _with_room(self, args: list[Any], plan: Plan) -> tuple[list[Any], Any, list[Any]]:
-        """The arguments' values, what they look like, and the dims of those that have room."""
-        values, looks = self._looked_at_those_without_room(args)
+    def _with_padding(self, args: list[Any], plan: BucketPlan) -> tuple[list[Any], Any, list[Any]]:
+        """The arguments' values, what they look like, and the dims of those that are padded."""
+        values, looks = self._seen_unpadded(args)
         dims: list[Any] = [None] * len(args)
         for i, known in enumerate(self._dims):
             if known is not None:
-                values[i], looks[i], dims[i] = _padded_argument(args[i], *known, plan)
+                of_dims, shape = known
+                values[i], looks[i], dims[i] = _padded_argument(args[i], of_dims, shape, plan)
         return values, (plan.key, *looks, *[dims[i] for i in self._unclear]), dims
 
-    def _looked_at_those_without_room(self, args: list[Any]) -> tuple[list[Any], list[Any]]:
-        found, key = self._looked_at([args[i] for i in self._without_room])
+    def _seen_unpadded(self, args: list[Any]) -> tuple[list[Any], list[Any]]:
+        found, key = self._looked_at([args[i] for i in self._unpadded])
         values: list[Any] = [None] * len(args)
         looks: list[Any] = [None] * len(args)
-        for i, value, look in zip(self._without_room, found, key, strict=True):
+        for i, value, look in zip(self._unpadded, found, key, strict=True):
             values[i], looks[i] = value, look
         for i in self._numbers:
             looks[i] = int, 0  # which the symbol stands for
         return values, looks
 
-    def _recorded(self, key: Any, dims: list[Any], plan: Plan) -> Padded:
+    def _recorded(self, key: Any, dims: list[Any], plan: BucketPlan) -> Padded:
         looks = key[1 : 1 + len(dims)]
-        arguments = [Look(x) if x.__class__ is Face else x[1] for x in looks]
-        arguments += [Look(contiguous_face((), torch.int64))] * len(self.symbols)
-        run = PaddedRun(dims, self.symbols, plan.rooms, self.n_users)
+        arguments = [Look(x) if x.__class__ is TensorSpec else x[1] for x in looks]
+        arguments += [Look(contiguous_spec((), torch.int64))] * len(self.symbols)
+        run = PaddedRun(dims, self.symbols, plan.capacities, self.n_users)
         how: Any = {"apart": self.apart, "precision": self.precision}
         recorded = record(self.module, arguments, self.name, run=run, **how)
         _check(recorded, dims, run.results)
         self.report.buckets.add(plan.key)
-        fresh = {place for place, _, _ in recorded.fresh}
-        roomy_ = [(p, r) for p, r in enumerate(run.results) if isinstance(r, tuple) and p in fresh]
+        fresh = {position for position, _, _ in recorded.fresh}
+        padded_ = [(p, r) for p, r in enumerate(run.results) if isinstance(r, tuple) and p in fresh]
         numbers = [(p, r) for p, r in enumerate(run.results) if isinstance(r, sympy.Expr)]
-        return Padded(recorded, roomy_, numbers)
+        return Padded(recorded, padded_, numbers)
 
 
 def _sources(traced: Sequence[Any]) -> dict[Symbol, tuple[int, int | None]]:
@@ -271,51 +268,51 @@ def _sources(traced: Sequence[Any]) -> dict[Symbol, tuple[int, int | None]]:
     return found
 
 
-def _check(recorded: Recorded, dims: Sequence[Any], results: Sequence[Any]) -> None:
-    """Raises `NotProvable` where memory with room would be shared or written to."""
-    has_room = {i for i, d in enumerate(dims) if d is not None}
-    if any(argument in has_room for argument, _ in recorded.written):
-        raise NotProvable("it writes to an argument whose size varies")
-    if any(argument in has_room for _, argument, *_ in recorded.views):
-        raise NotProvable("it gives a view of an argument whose size varies")
-    for place, *_ in [*recorded.views, *recorded.shared]:
-        if isinstance(results[place], tuple):
-            raise NotProvable("results whose size varies share memory")
+def _check(recorded: RecordedGraph, dims: Sequence[Any], results: Sequence[Any]) -> None:
+    """Raises `Unsuited` where memory with padding would be shared or written to."""
+    are_padded = {i for i, d in enumerate(dims) if d is not None}
+    if any(argument in are_padded for argument, *_ in recorded.written):
+        raise Unsuited("it writes to an argument whose size varies")
+    if any(argument in are_padded for _, argument, *_ in recorded.views):
+        raise Unsuited("it gives a view of an argument whose size varies")
+    for position, *_ in [*recorded.views, *recorded.shared]:
+        if isinstance(results[position], tuple):
+            raise Unsuited("results whose size varies share memory")
 
 
 def _padded_argument(
-    arg: torch.Tensor, known: list[Dim | None], shape: list[Any], plan: Plan
-) -> tuple[Value, Face, tuple[Dim, ...]]:
-    """The value of an argument with room, what it looks like, and its dims."""
+    arg: torch.Tensor, known: list[Dim | None], shape: list[Any], plan: BucketPlan
+) -> tuple[Value, TensorSpec, tuple[Dim, ...]]:
+    """The value of an argument with padding, what it looks like, and its dims."""
     if arg.device.type != "pjrt":
         arg = arg.to("pjrt")
-    buffer = room_of(arg)
-    if buffer is not None:
-        dims = _matched(buffer.parts, buffer.names, shape, plan)
-        if dims is not None:
-            face = contiguous_face(buffer.padded.face.shape, arg.dtype)
-            return buffer.padded, in_order_of(buffer.face, face.shape), dims
+    buffer = padded_buffer_of(arg)
+    if buffer is not None and buffer.names is not None:
+        matched = _matched(buffer.parts, buffer.names, shape, plan)
+        if matched is not None:
+            return buffer.padded, resized(buffer.spec, buffer.padded.spec.shape), matched
     if None in known:
-        raise NotProvable("an argument's dim is made of several that vary")
-    dims = tuple(known)  # type: ignore[arg-type]
-    rooms = tuple(math.prod(room for room, _ in parts) for parts in plan.parts_of(dims))
-    if is_counted(buffer_of(arg)):
-        room = roomy(arg)
-        if room is not None and room.face.shape == rooms and _is_only(dims, room.dim):
-            face = room.face if room.face.dense else contiguous_face(rooms, arg.dtype)
-            return room.value, face, dims
+        raise Unsuited("an argument's dim is made of several that vary")
+    dims: tuple[Dim, ...] = tuple(known)  # pyright: ignore[reportAssignmentType]
+    capacities = tuple(
+        math.prod(capacity for capacity, _ in parts) for parts in plan.parts_of(dims)
+    )
+    view = padded_view(arg)
+    if view is not None and view.spec.shape == capacities and _is_only(dims, view.dim):
+        spec = view.spec if view.spec.dense else contiguous_spec(capacities, arg.dtype)
+        return view.value, spec, dims
     if arg.is_conj() or arg.is_neg():
         arg = arg.resolve_conj().resolve_neg()
-    return *padded(arg, rooms), dims
+    return *padded(arg, capacities), dims
 
 
 def _is_only(dims: Sequence[Dim], d: int) -> bool:
-    """Whether this dim is the only one with room."""
-    return [is_padded(dim) for dim in dims] == [i == d for i in range(len(dims))]
+    """Whether this dim is the only one with padding."""
+    return [has_padding(dim) for dim in dims] == [i == d for i in range(len(dims))]
 
 
 def _matched(
-    parts: Sequence[Parts], names: Names, shape: Sequence[Any], plan: Plan
+    parts: Sequence[Parts], names: Names, shape: Sequence[Any], plan: BucketPlan
 ) -> tuple[Dim, ...] | None:
     """The factors of dims that another graph made of these parts; None if others are wanted.
 
@@ -344,15 +341,16 @@ def _matched(
 
 
 def _true(
-    result: torch.Tensor, dims: tuple[Dim, ...], plan: Plan, *, is_users: bool
+    result: torch.Tensor, dims: tuple[Dim, ...], plan: BucketPlan, *, is_users: bool
 ) -> torch.Tensor:
-    """A result of the room's size as a tensor of the true size."""
+    """A result of the padded size as a tensor of the true size."""
     parts = plan.parts_of(dims)
-    with_room = [d for d, dim in enumerate(dims) if is_padded(dim)]
-    if len(with_room) == 1 and len(dims[with_room[0]]) == 1:
-        [[(room, n)]] = [parts[d] for d in with_room]
-        count = Count(n, count_value(n), room)
+    with_padding = [d for d, dim in enumerate(dims) if has_padding(dim)]
+    if len(with_padding) == 1 and len(dims[with_padding[0]]) == 1:
+        [[(capacity, n)]] = [parts[d] for d in with_padding]
+        count = Count(n, count_value(n), capacity)
         if is_users:
             recent.add(count)
-        return counted(result, with_room[0], count)
-    return roomy_tensor(value_of(result), parts, dims, buffer_of(result).face)
+        return with_count(result, with_padding[0], count)
+    value, spec = value_of(result), buffer_of(result).spec
+    return padded_tensor(PaddedBuffer(value, spec, parts, names=dims))

@@ -20,18 +20,18 @@ from torch_pjrt.extend import (
     content,
     create_empty_tensor,
     cut,
-    look_of,
+    deferred_checks,
+    spec_and_offset,
     state,
     store,
     upload,
     value_of,
-    watched,
     wrap_sized,
 )
-from torch_pjrt.plugin import Face, aten, face_of
+from torch_pjrt.plugin import TensorSpec, aten, spec_of
 from torch_pjrt_dynamo.operators import CannotRecord
 from torch_pjrt_dynamo.parts import in_parts
-from torch_pjrt_dynamo.recording import Look, Recorded, Written, record
+from torch_pjrt_dynamo.recording import Look, RecordedGraph, Written, record
 
 # They look at the whole storage of a tensor.
 _SEES_STORAGE = frozenset(
@@ -70,9 +70,9 @@ class CompiledGraph:
         self._boxed_call = (
             True  # AOTAutograd asks for it; its wrappers copy what is in the `__dict__`
         )
-        self.recorded: dict[Any, Recorded] = {}
-        # Of `recorded` those that are found by the faces of buffers alone.
-        self._plain: dict[tuple[Face, ...], Recorded] = {}
+        self.recorded: dict[Any, RecordedGraph] = {}
+        # Of `recorded` those that are found by the specs of buffers alone.
+        self._plain: dict[tuple[TensorSpec, ...], RecordedGraph] = {}
         self._sees_storage = any(n.target in _SEES_STORAGE for n in module.graph.nodes)
         self._parts: Callable[[list[Any]], list[Any]] | None = None
 
@@ -80,15 +80,15 @@ class CompiledGraph:
         if self._parts is not None:
             return self._parts(args)
         tape = state.tape
-        if tape.size > config.tape_bound:
+        if tape.size > config.tape_limit:
             cut(tape)
         try:
-            buffers = [storage.buffer for storage in map(_storage_of, args)]
+            buffers = [storage.buffer for storage in map(_storage_of, args)]  # pyright: ignore[reportAttributeAccessIssue]
         except (AttributeError, TypeError):  # a tensor of the host, or a number
             pass
         else:
             if True not in [b.viewed for b in buffers]:
-                plain = self._plain.get(tuple([b.face for b in buffers]))
+                plain = self._plain.get(tuple([b.spec for b in buffers]))
                 if plain is not None:
                     return called(plain, args, [b.value for b in buffers], buffers)
         values, known = self._looked_at(args)
@@ -121,22 +121,24 @@ class CompiledGraph:
             else:
                 if self._sees_storage:
                     value, look = _with_storage(arg, buffer)
-                elif buffer.viewed or buffer.face.is_complex:
+                elif buffer.viewed or buffer.spec.is_complex:
                     value = value_of(arg)
-                    look = face_of(arg.shape, arg.dtype, arg.stride())
+                    look = spec_of(arg.shape, arg.dtype, arg.stride())
                 else:
-                    value, look = buffer.value, buffer.face
+                    value, look = buffer.value, buffer.spec
             values.append(value)
             key.append(look)
         return values, tuple(key)
 
-    def _record(self, key: tuple[Any, ...]) -> Recorded:
-        looks = [Look(x) if x.__class__ is Face else x for x in key]
+    def _record(self, key: tuple[Any, ...]) -> RecordedGraph:
+        looks = [Look(x) if x.__class__ is TensorSpec else x for x in key]
         looks = [x if isinstance(x, Look) else x[1] for x in looks]
         found = self.recorded[key] = record(
             self.module, looks, self.name, apart=self.apart, precision=self.precision
         )
-        if not self._sees_storage and all(x.__class__ is Face and not x.is_complex for x in key):
+        if not self._sees_storage and all(
+            x.__class__ is TensorSpec and not x.is_complex for x in key
+        ):
             self._plain[key] = found
         return found
 
@@ -147,21 +149,21 @@ def _other(arg: Any) -> tuple[Any, Any]:
         return None, (arg.__class__, arg)
     if arg.device.type == "pjrt":
         buffer = buffer_of(arg)
-        return content(buffer), buffer.face
+        return content(buffer), buffer.spec
     value = upload(arg)
-    return value, value.face
+    return value, value.spec
 
 
 def _with_storage(arg: torch.Tensor, buffer: Buffer) -> tuple[Any, Any]:
     if arg.is_conj() or arg.is_neg():
         value = value_of(arg)
-        return value, value.face
-    face, offset = look_of(arg)
-    return content(buffer), (Look, Look(face, buffer.face, offset))
+        return value, value.spec
+    spec, offset = spec_and_offset(arg)
+    return content(buffer), (Look, Look(spec, buffer.spec, offset))
 
 
 def called(
-    recorded: Recorded, args: list[Any], values: list[Any], buffers: list[Buffer] | None = None
+    recorded: RecordedGraph, args: list[Any], values: list[Any], buffers: list[Buffer] | None = None
 ) -> list[Any]:
     """Append the node, and make what the call returns.
 
@@ -177,26 +179,26 @@ def called(
         made = append(signature, inputs, recorded.code, recorded.n_draws)
     if recorded.written:
         _write(recorded.written, args, values, made, buffers)
-    for place, i, face in recorded.fresh:
-        if face.plain:
-            tensor = create_empty_tensor(face.shape, face.dtype)
-            tensor.untyped_storage().buffer = Buffer(made[i], face)
+    for position, i, spec in recorded.fresh:
+        if spec.plain:
+            tensor = create_empty_tensor(spec.shape, spec.dtype)
+            tensor.untyped_storage().buffer = Buffer(made[i], spec)
         else:
-            tensor = wrap_sized(made[i], face)
-        results[place] = tensor
+            tensor = wrap_sized(made[i], spec)
+        results[position] = tensor
     if recorded.given:
-        for place, argument in recorded.given:
-            results[place] = args[argument]
+        for position, argument in recorded.given:
+            results[position] = args[argument]
     if recorded.views:
-        for place, argument, shape, strides, offset in recorded.views:
+        for position, argument, shape, strides, offset in recorded.views:
             source = args[argument]
-            results[place] = source.as_strided(shape, strides, source.storage_offset() + offset)
+            results[position] = source.as_strided(shape, strides, source.storage_offset() + offset)
     if recorded.bases:
-        bases = [wrap_sized(made[i], face) for i, face in recorded.bases]
-        for place, base, shape, strides, offset in recorded.shared:
-            results[place] = bases[base].as_strided(shape, strides, offset)
+        bases = [wrap_sized(made[i], spec) for i, spec in recorded.bases]
+        for position, base, shape, strides, offset in recorded.shared:
+            results[position] = bases[base].as_strided(shape, strides, offset)
     if recorded.refusals:
-        watched(made[-1]).refusals.extend(recorded.refusals)
+        deferred_checks(made[-1]).refusals.extend(recorded.refusals)
     args.clear()
     return results
 
@@ -214,12 +216,12 @@ def _write(
     for argument, i, origin in written:
         new, old, buffer = made[i], values[argument], buffers[argument]
         if buffer is None:  # a tensor of the host
-            args[argument].copy_(wrap_sized(new, new.face))
+            args[argument].copy_(wrap_sized(new, new.spec))
         elif buffer.viewed or buffer.value is not old:
             store(args[argument], new)
         else:
             if new.origin is None:
-                if new.tape.unnumbered:
+                if new.tape.unnumbered:  # pyright: ignore[reportOptionalMemberAccess]
                     new.origin = origin
                 elif old.tape is new.tape:
                     new.origin = old.number if old.number < 0 else old.origin

@@ -18,8 +18,8 @@ Run = Callable[[list[Any]], list[Any]]
 
 def where_traced(module: torch.fx.GraphModule, run: Run, n_users: int) -> Run:
     """`run`, whose results on the host, of the first `n_users`, are brought there."""
-    places = _on_host(module, n_users)
-    return _Brought(run, places) if places else run
+    positions = _on_host(module, n_users)
+    return _Brought(run, positions) if positions else run
 
 
 def _on_host(module: torch.fx.GraphModule, n_users: int) -> list[int]:
@@ -36,14 +36,14 @@ def _on_host(module: torch.fx.GraphModule, n_users: int) -> list[int]:
 class _Brought:
     """A compiled graph, and the results that it brings to the host."""
 
-    def __init__(self, run: Run, places: list[int]) -> None:
+    def __init__(self, run: Run, positions: list[int]) -> None:
         self.run = run
-        self.places = places
+        self.positions = positions
         self._boxed_call = True  # AOTAutograd asks for it
 
     def __call__(self, args: list[Any]) -> list[Any]:
         results = self.run(args)
-        for i in self.places:
+        for i in self.positions:
             if is_pjrt(results[i]):
                 results[i] = results[i].cpu()
         return results

@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
-from torch_pjrt.extend import buffer_of, give_away, is_pjrt
-from torch_pjrt.extend.padding import CountedBuffer
+from torch_pjrt.extend import buffer_of, donate, is_pjrt
+from torch_pjrt.extend.padding import is_padded
 
 
-def places_of(module: torch.fx.GraphModule, names: Collection[str]) -> list[int]:
+def positions_of(module: torch.fx.GraphModule, names: Collection[str]) -> list[int]:
     """Which inputs of what Dynamo traced come from the arguments of these names, or lie within them."""
     inputs = [node for node in module.graph.nodes if node.op == "placeholder"]
     return [i for i, node in enumerate(inputs) if _argument_of(node) in names]
@@ -23,25 +23,22 @@ def _argument_of(node: torch.fx.Node) -> str | None:
     if source is None:
         source = getattr(node.meta.get("grapharg"), "source", None)
     while hasattr(source, "base"):
-        source = source.base
+        source = source.base  # pyright: ignore[reportOptionalMemberAccess]
     return getattr(source, "local_name", None)
 
 
-def donating(compiled: Callable[..., Any], places: Sequence[int]) -> Callable[..., Any]:
-    """The function, which takes the memory of its arguments at these places."""
+def donating(compiled: Callable[..., Any], positions: Sequence[int]) -> Callable[..., Any]:
+    """The function, which takes the memory of its arguments at these positions."""
 
     def call(*args: Any) -> Any:
-        given = [args[i] for i in places if is_pjrt(args[i])]
-        given = [
-            x for x in given if not isinstance(buffer_of(x), CountedBuffer)
-        ]  # it has more room
+        given = [x for i in positions if is_pjrt(x := args[i]) and not is_padded(buffer_of(x))]
         # What the call writes to is its result: its old memory is taken anyway.
         before = [id(buffer_of(x).value) for x in given]
         results = compiled(*args)
         read = [
             x for x, value in zip(given, before, strict=True) if id(buffer_of(x).value) == value
         ]
-        give_away(read, results, "a compiled function")
+        donate(read, results, "a compiled function")
         return results
 
     return call

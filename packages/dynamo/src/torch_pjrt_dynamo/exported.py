@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch.export import ExportedProgram
 from torch.export.passes import move_to_device_pass
+from torch.utils._pytree import tree_leaves, tree_map
 
 from torch_pjrt_dynamo.setup import set_up
 
@@ -28,7 +29,7 @@ def run(program: ExportedProgram, /, *args: Any, **kwargs: Any) -> Any:
     if compiled is None:
         module = move_to_device_pass(_copied(program), "pjrt").module()
         compiled = _compiled[program] = torch.compile(module, backend="pjrt", dynamic=False)
-    tensors = [x for x in torch.utils._pytree.tree_leaves((args, kwargs)) if _is_tensor(x)]
+    tensors = [x for x in tree_leaves((args, kwargs)) if _is_tensor(x)]
     on_host = bool(tensors) and all(x.device.type == "cpu" for x in tensors)
     args, kwargs = _moved((args, kwargs), "pjrt")
     with torch.no_grad():
@@ -55,4 +56,4 @@ def _is_tensor(x: Any) -> bool:
 
 
 def _moved(tree: Any, device: str) -> Any:
-    return torch.utils._pytree.tree_map(lambda x: x.to(device) if _is_tensor(x) else x, tree)
+    return tree_map(lambda x: x.to(device) if _is_tensor(x) else x, tree)

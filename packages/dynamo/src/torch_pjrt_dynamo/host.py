@@ -16,6 +16,7 @@ import torch
 from torch._guards import detect_fake_mode
 from torch._subclasses import FakeTensor
 from torch.fx import GraphModule
+from torch.fx.node import map_aggregate
 
 from torch_pjrt.extend import buffer_of, is_pjrt
 from torch_pjrt.plugin import aten
@@ -73,7 +74,7 @@ def for_host(module: GraphModule, inputs: Sequence[Any], compile_graph: Compile)
 
 
 def _read_only_as_numbers(module: GraphModule) -> frozenset[int]:
-    """Places of inputs of which the program only takes the `item()`: Dynamo's way to pass a number."""
+    """Positions of inputs of which the program only takes the `item()`: Dynamo's way to pass a number."""
     return frozenset(
         i
         for i, node in enumerate(module.graph.find_nodes(op="placeholder"))
@@ -91,7 +92,7 @@ def _fake(x: Any, mode: Any) -> Any:
 class _Bringing:
     """Brings tensors of the host to the device, as they lie in memory: those that share it still do.
 
-    Those at the places `staying` stay.
+    Those at the positions `staying` stay.
     """
 
     def __init__(self, sees_storage: bool, staying: frozenset[int] = frozenset()) -> None:
@@ -191,8 +192,8 @@ def _on_device(module: GraphModule) -> GraphModule:
         if isinstance(child, GraphModule):
             setattr(moved, name, _on_device(child))
     for node in graph.nodes:
-        node.args = torch.fx.node.map_aggregate(node.args, _device_of_argument)
-        node.kwargs = torch.fx.node.map_aggregate(node.kwargs, _device_of_argument)
+        node.args = map_aggregate(node.args, _device_of_argument)
+        node.kwargs = map_aggregate(node.kwargs, _device_of_argument)
         if node.kwargs.get("device") == "cpu":
             node.kwargs = {**node.kwargs, "device": _DEVICE}
         if node.target == "cpu" and node.op == "call_method":

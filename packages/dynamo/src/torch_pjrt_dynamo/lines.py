@@ -6,6 +6,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 
@@ -14,7 +15,7 @@ from torch_pjrt.extend import Line
 _PLACE = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 
 
-class LinedCode(list[int]):
+class LinedCode(list[Any]):
     """A tape's code that knows the line of each node, as `observe.lines.NotedCode` does."""
 
     __slots__ = ("lines",)
@@ -31,28 +32,28 @@ class LinedCode(list[int]):
 
 
 class Lines:
-    """The line of a node by the place where it begins: that of the last `begin` before it."""
+    """The line of a node by the position where it begins: that of the last `begin` before it."""
 
     def __init__(self) -> None:
         self._starts: list[int] = []
         self._lines: list[Line | None] = []
 
-    def begin(self, place: int, line: Line | None) -> None:
-        self._starts.append(place)
+    def begin(self, position: int, line: Line | None) -> None:
+        self._starts.append(position)
         self._lines.append(line)
 
-    def get(self, place: int) -> Line | None:
-        """The line of the node at `place`."""
-        found = bisect_right(self._starts, place) - 1
+    def get(self, position: int) -> Line | None:
+        """The line of the node at `position`."""
+        found = bisect_right(self._starts, position) - 1
         return self._lines[found] if found >= 0 else None
 
 
 def line_of(node: torch.fx.Node) -> Line | None:
     """The innermost line of the user's program that the node comes from."""
-    places = _PLACE.findall(node.meta.get("stack_trace") or "")
-    if not places:
+    positions = _PLACE.findall(node.meta.get("stack_trace") or "")
+    if not positions:
         return None
-    file, number, function = places[-1]
+    file, number, function = positions[-1]
     backward = node.meta.get("partitioner_tag") == "is_backward"
     return Line(file, int(number), function, _module_of(node), backward)
 

@@ -4,8 +4,8 @@ PyTorch's backward of `cond` and `map` traces the body again, and nothing says w
 was which of the old one. So each call in a body that Dynamo traced says where it stands, and PyTorch's
 tracer writes that beside the operators that the call becomes.
 
-A mark is a path: the place of the control flow in the whole, of one within that, ..., and of the call in the
-body.
+A mark is a path: the position of the control flow in the whole, of one within that, ..., and of the call in
+the body.
 """
 
 from __future__ import annotations
@@ -55,19 +55,19 @@ def _all_bodies(module: GraphModule) -> Iterator[GraphModule]:
             yield from _all_bodies(body)
 
 
-def _mark(module: GraphModule, path: Path, places: Iterator[int], uses: Counter[int]) -> None:
+def _mark(module: GraphModule, path: Path, positions: Iterator[int], uses: Counter[int]) -> None:
     for node in list(module.graph.nodes):
         bodies = bodies_of(module, node) if node.op == "call_function" else []
         if bodies:
-            its_path, its_places = (
-                ((*path, next(places)), count()) if is_control(node) else (path, places)
+            its_path, its_positions = (
+                ((*path, next(positions)), count()) if is_control(node) else (path, positions)
             )
             for body in bodies:
                 # A body of two calls would give both the same marks.
                 if uses[id(body)] == 1:
-                    _mark(body, its_path, its_places, uses)
+                    _mark(body, its_path, its_positions, uses)
         elif path and node.op in ("call_function", "call_method", "call_module"):
-            mark = (*path, next(places))
+            mark = (*path, next(positions))
             node.meta[_CUSTOM] = {**(node.meta.get(_CUSTOM) or {}), _MARK: mark}
             _insert(module, node, mark)
         elif path and node.op == "output":
@@ -83,5 +83,5 @@ def _insert(module: GraphModule, node: Node, mark: Path | None) -> None:
 
 def _say(mark: Any) -> None:
     """Called where PyTorch runs a body to trace it: what it traces from now on gets the mark."""
-    of_now = getattr(torch.fx.traceback, "get_current_meta", dict)()
+    of_now = getattr(torch.fx.traceback, "get_current_meta", dict)()  # pyright: ignore[reportAttributeAccessIssue]
     of_now[_CUSTOM] = {**(of_now.get(_CUSTOM) or {}), _MARK: mark and tuple(mark)}

@@ -30,17 +30,17 @@ class Options:
     donate: tuple[str, ...] = ()
 
 
-_NAMES = tuple(f.name for f in fields(Options))
+NAMES = tuple(f.name for f in fields(Options))
 
 
 def options_of(given: Mapping[str, Any]) -> Options:
     """The options that were given, checked; `SettingError` for what is none."""
-    unknown = set(given) - set(_NAMES)
+    unknown = set(given) - set(NAMES)
     if unknown:
         raise SettingError(
             "The backend `pjrt` of `torch.compile` does not know an option.",
             saw=", ".join(sorted(unknown)),
-            expected=", ".join(_NAMES),
+            expected=", ".join(NAMES),
             hint="`torch_pjrt.compile_options(...)` gives XLA's options for a block",
         )
     budget = given.get("memory_budget", 1.0)

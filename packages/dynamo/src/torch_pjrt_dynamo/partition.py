@@ -6,10 +6,8 @@ import math
 import operator
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
-from unittest.mock import patch
 
 import torch
 from functorch.compile import min_cut_rematerialization_partition
@@ -18,6 +16,7 @@ from torch._functorch.partitioners import must_recompute
 from torch.fx import GraphModule
 from torch.utils.checkpoint import CheckpointPolicy
 
+from torch_pjrt.extend import StandIn
 from torch_pjrt_dynamo.lines import name_of
 from torch_pjrt_dynamo.shared_keys import draws, share_keys
 
@@ -67,7 +66,11 @@ def partitioner(budget: float) -> Callable[..., tuple[GraphModule, GraphModule]]
         share_keys(joint, computes_again=budget < 1)
         _keep_what_is_drawn(joint)
         within = config.patch(activation_memory_budget=budget)
-        with within, _without_states_of_generators(), _keeping_what_is_drawn():
+        with (
+            within,
+            _without_states_of_generators.in_force(),
+            _keeping_what_is_drawn.in_force(),
+        ):
             forward, backward = min_cut_rematerialization_partition(
                 joint, inputs, num_fwd_outputs=num_fwd_outputs, **how
             )
@@ -92,29 +95,26 @@ def _keep_what_is_drawn(joint: GraphModule) -> None:
                 kept.meta["recompute"] = CheckpointPolicy.MUST_SAVE
 
 
-def _keeping_what_is_drawn() -> Any:
-    """Has PyTorch keep random numbers within any budget, where it would draw others again."""
-    original = getattr(partitioners, "choose_saved_values_set", None)
-    if original is None:
-        return nullcontext()
+def _choose(
+    original: Callable[..., Any], graph: torch.fx.Graph, known: Any, *args: Any, **kwargs: Any
+) -> list[torch.fx.Node]:
+    """What forward keeps, and all random numbers, whatever the budget: PyTorch would draw others again."""
+    drawn = [n for n in graph.nodes if draws(n) and known.is_required_fw(n)]
+    kept = [n for n in original(graph, known, *args, **kwargs) if n not in drawn]
+    tensors = [t for n in drawn for t in (_elements(n) or [n])]
+    return [*kept, *(t for t in tensors if t not in kept)]
 
-    def choose(graph: torch.fx.Graph, known: Any, *args: Any, **kwargs: Any) -> list[torch.fx.Node]:
-        drawn = [n for n in graph.nodes if draws(n) and known.is_required_fw(n)]
-        kept = [n for n in original(graph, known, *args, **kwargs) if n not in drawn]
-        tensors = [t for n in drawn for t in (_elements(n) or [n])]
-        return [*kept, *(t for t in tensors if t not in kept)]
 
-    return patch.object(partitioners, "choose_saved_values_set", choose)
+_keeping_what_is_drawn = StandIn(partitioners, "choose_saved_values_set", _choose)
+# The partitioner takes what is left to compute again for what it is: not random.
+_without_states_of_generators = StandIn(
+    partitioners, "has_recomputable_rng_ops", lambda original, graph: False
+)
 
 
 def _elements(node: torch.fx.Node) -> list[torch.fx.Node]:
     """What is taken out of an operator's several results."""
     return [user for user in node.users if user.target is operator.getitem]
-
-
-def _without_states_of_generators() -> Any:
-    """Has the partitioner take what is left to compute again for what it is: not random."""
-    return patch.object(partitioners, "has_recomputable_rng_ops", lambda _: False)
 
 
 def _is_made(node: Any) -> bool:
@@ -133,6 +133,6 @@ def _told(node: torch.fx.Node) -> tuple[str, tuple[int, ...], int]:
 def _size_at_compilation(size: Any) -> int:
     """A symbolic size as it was at the call that compiled the graph: `int()` would fix it for all.
 
-    0 for one that only values decide, as how many turns a loop took.
+    0 for one that only values decide, as how many iterations a loop ran.
     """
     return size if isinstance(size, int) else size.node.hint or 0

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch.fx import Graph, GraphModule, Node
+from torch.fx.node import map_arg
 
 from torch_pjrt.errors import LoweringError
 from torch_pjrt.extend import counters
@@ -65,43 +65,43 @@ def in_parts(module: GraphModule, error: CannotRecord, name: str, make: MakeRun)
     for step in reversed(steps):
         step.last = [name for name in step.takes if name not in read]
         read.update(step.takes)
-    places = [n.name for n in module.graph.nodes if n.op == "placeholder"]
-    return _Parts(places, steps, output)
+    positions = [n.name for n in module.graph.nodes if n.op == "placeholder"]
+    return _Parts(positions, steps, output)
 
 
 class _Parts:
     """Runs the steps in order."""
 
-    def __init__(self, places: list[str], steps: list[Step], output: Node) -> None:
-        self.places = places
+    def __init__(self, positions: list[str], steps: list[Step], output: Node) -> None:
+        self.positions = positions
         self.steps = steps
         self.output = output
 
     def __call__(self, args: list[Any]) -> list[Any]:
-        values = dict(zip(self.places, args, strict=True))
+        values = dict(zip(self.positions, args, strict=True))
         args.clear()
         for step in self.steps:
             inputs = [values[name] for name in step.takes]
             for name in step.last:
                 del values[name]
             values.update(zip(step.gives, step.run(inputs), strict=True))
-        results = torch.fx.node.map_arg(self.output.args[0], lambda n: values[n.name])
-        return list(results)
+        results = map_arg(self.output.args[0], lambda n: values[n.name])
+        return list(results)  # pyright: ignore[reportArgumentType]
 
 
 class _Island:
     """One node, run by itself, and the elements of its results."""
 
     def __init__(self, module: GraphModule) -> None:
-        self.places = [n for n in module.graph.nodes if n.op == "placeholder"]
+        self.positions = [n for n in module.graph.nodes if n.op == "placeholder"]
         self.nodes = [n for n in module.graph.nodes if n.op not in ("placeholder", "output")]
         self.output = next(n for n in module.graph.nodes if n.op == "output")
 
     def __call__(self, args: list[Any]) -> list[Any]:
-        values: dict[Node, Any] = dict(zip(self.places, args, strict=True))
+        values: dict[Node, Any] = dict(zip(self.positions, args, strict=True))
         args.clear()
         for node in self.nodes:
-            given = torch.fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
+            given = map_arg((node.args, node.kwargs), values.__getitem__)
             values[node] = run_island(node.target, *given)
         return [values[n] for n in self.output.all_input_nodes]
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch._ops import HigherOrderOperator
+from torch.fx.node import map_arg
 from torch.utils._python_dispatch import _disable_current_modes
 
 from torch_pjrt.errors import LoweringError
@@ -24,20 +25,20 @@ from torch_pjrt.extend import (
     Value,
     buffer_of,
     content,
+    deferred_checks_of,
     graph_of,
     intern,
     is_pjrt,
-    look_of,
     number_key,
     number_on,
     onto,
+    spec_and_offset,
     state,
     value_of,
-    watch_of,
     with_precision,
     wrap,
 )
-from torch_pjrt.plugin import Face, Graph, GraphOp, Signature, Slot, face_of
+from torch_pjrt.plugin import Graph, GraphOp, Signature, Slot, TensorSpec, spec_of
 from torch_pjrt_dynamo.barrier import behind_barrier
 from torch_pjrt_dynamo.compositions import COMPOSITIONS
 from torch_pjrt_dynamo.control import CONTROL
@@ -52,13 +53,13 @@ Run = Callable[[torch.fx.GraphModule, Sequence[Any], LinedCode], list[Any]]
 class Look:
     """What an input tensor looks like to the graph.
 
-    face    its shape, dtype and strides.
+    spec    its shape, dtype and strides.
     base    what its whole storage looks like, and `offset` where it begins there, in elements; None where the
             graph sees the tensor alone.
     """
 
-    face: Face
-    base: Face | None = None
+    spec: TensorSpec
+    base: TensorSpec | None = None
     offset: int = 0
 
 
@@ -66,7 +67,7 @@ Written = tuple[int, int, int | None]
 
 
 @dataclass(slots=True)
-class Recorded:
+class RecordedGraph:
     """What a call appends, and what it returns.
 
     signature   of the one node; None if there is nothing to compute.
@@ -76,29 +77,29 @@ class Recorded:
     n_draws     how many draws the node takes.
     constants   what it reads after them: tensors of the host that the graph holds, on the device since.
     template    the results: those that are numbers or None, and room for the others.
-    fresh       (place in the template, result of the node, its face): new tensors.
-    given       (place, argument): arguments that are returned.
-    views       (place, argument, shape, strides, offset within the argument): views of arguments.
-    bases       (result of the node, its face): new storages that several results share, and
-    shared      (place, base, shape, strides, offset): those.
+    fresh       (position in the template, result of the node, its spec): new tensors.
+    given       (position, argument): arguments that are returned.
+    views       (position, argument, shape, strides, offset within the argument): views of arguments.
+    bases       (result of the node, its spec): new storages that several results share, and
+    shared      (position, base, shape, strides, offset): those.
     written     (argument, result of the node, origin): arguments that the graph writes to; the origin is the
                 argument's number among the node's inputs: -1, -2, ..., or None where it is none of them.
-    refusals    what the node watches for, where it does: its last result says what was found.
+    refusals    what the node checks, where it does: its last result says what was found.
     """
 
     signature: Signature | None
     used: list[int]
     template: list[Any]
     constants: list[Value] = field(default_factory=list)
-    fresh: list[tuple[int, int, Face]] = field(default_factory=list)
+    fresh: list[tuple[int, int, TensorSpec]] = field(default_factory=list)
     given: list[tuple[int, int]] = field(default_factory=list)
     views: list[tuple[int, int, Any, Any, int]] = field(default_factory=list)
-    bases: list[tuple[int, Face]] = field(default_factory=list)
+    bases: list[tuple[int, TensorSpec]] = field(default_factory=list)
     shared: list[tuple[int, int, Any, Any, int]] = field(default_factory=list)
     written: list[Written] = field(default_factory=list)
     refusals: list[Refusal] = field(default_factory=list)
     uses_all: bool = False
-    code: list[int] = field(default_factory=list)
+    code: list[Any] = field(default_factory=list)
     n_draws: int = 0
 
 
@@ -110,7 +111,7 @@ def record(
     apart: bool = False,
     precision: str | None = None,
     run: Run | None = None,
-) -> Recorded:
+) -> RecordedGraph:
     """Record the graph; `arguments` are `Look`s for tensors, and numbers for numbers.
 
     `run` gives the results, if not as the nodes say. What is computed `apart` is computed again though
@@ -118,7 +119,7 @@ def record(
 
     Raises `CannotRecord`, which names the node at fault, where one needs the values of tensors.
     """
-    scratch = Tape(nested=True, watches=True)
+    scratch = Tape(nested=True, defers_checks=True)
     code = scratch.code = LinedCode()
     try:
         with _onto(scratch):
@@ -127,12 +128,12 @@ def record(
             run = run or partial(_run, precision=precision)
             results = run(module, behind_barrier(tensors) if apart else tensors, code)
             traced = [
-                _traced_face(node, result)
+                _traced_spec(node, result)
                 for node, result in zip(_outputs(module), results, strict=True)
             ]
             return _Results(scratch, inputs, results, traced).recorded(name, precision)
     finally:
-        watch_of(scratch)  # if it was not asked for
+        deferred_checks_of(scratch)  # if it was not asked for
 
 
 @contextmanager
@@ -166,21 +167,21 @@ class _Input:
 
     @classmethod
     def of(cls, scratch: Tape, look: Look) -> _Input:
-        face, base = look.face, look.base
-        strange = base is None and not face.dense
+        spec, base = look.spec, look.base
+        strange = base is None and not spec.dense
         if strange:
-            like = torch.empty_like(face.meta())
-            face = _face_of(like)
-        value = Value(base or face, 0, None)
+            like = torch.empty_like(spec.meta())
+            spec = _spec_of(like)
+        value = Value(base or spec, 0, None)
         scratch.take(value)
-        tensor = wrap(value, base or face)
-        if base is not None and (base is not face or look.offset):
-            tensor = tensor.as_strided(face.shape, face.strides, look.offset)
+        tensor = wrap(value, base or spec)
+        if base is not None and (base is not spec or look.offset):
+            tensor = tensor.as_strided(spec.shape, spec.strides, look.offset)
         return cls(look, tensor, value, strange)
 
 
-def _face_of(tensor: torch.Tensor) -> Face:
-    return look_of(tensor)[0]
+def _spec_of(tensor: torch.Tensor) -> TensorSpec:
+    return spec_and_offset(tensor)[0]
 
 
 def _run(
@@ -196,14 +197,14 @@ def _run(
             environment[node] = next(given)
             continue
         if node.op == "output":
-            results = torch.fx.node.map_arg(node.args[0], environment.__getitem__)
+            results = map_arg(node.args[0], environment.__getitem__)
             return list(results) if isinstance(results, (list, tuple)) else [results]
-        place = node.meta.get(PLACE)
-        if place is not None:
-            state.tape.n_draws = place
+        position = node.meta.get(PLACE)
+        if position is not None:
+            state.tape.n_draws = position
         with code.at(line_of(node)):
             environment[node] = computed(module, node, environment, precision)
-        if place is not None and state.tape.n_draws > place + 1:
+        if position is not None and state.tape.n_draws > position + 1:
             raise LoweringError(f"`{node.target}` draws more than once.")
         for used in node.all_input_nodes:
             if last_use[used] is node:
@@ -218,7 +219,7 @@ def computed(
     precision: str | None = None,
 ) -> Any:
     """The results of one node, whose inputs are in the environment; `precision` is for control flow in it."""
-    args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), environment.__getitem__)
+    args, kwargs = map_arg((node.args, node.kwargs), environment.__getitem__)
     if node.op == "get_attr":
         return _attribute(module, str(node.target))
     if node.op != "call_function":
@@ -243,12 +244,14 @@ def _body(
 ) -> tuple[Graph, list[Value]]:
     """The graph of a body of control flow, and the constants that it reads after its inputs.
 
-    `inputs` are faces for tensors, and numbers for numbers, which are constants too.
+    `inputs` are specs for tensors, and numbers for numbers, which are constants too.
     """
     scratch = Tape(nested=True)
     scratch.code = code = LinedCode()
     with _onto(scratch):
-        given = [_Input.of(scratch, Look(i)).tensor if isinstance(i, Face) else i for i in inputs]
+        given = [
+            _Input.of(scratch, Look(i)).tensor if isinstance(i, TensorSpec) else i for i in inputs
+        ]
         n_given = len(scratch.inputs)
         try:
             results = _run(module, given, code, precision)
@@ -276,44 +279,44 @@ def _outputs(module: torch.fx.GraphModule) -> list[Any]:
     return list(results) if isinstance(results, (list, tuple)) else [results]
 
 
-def _traced_face(node: Any, result: Any) -> Face | None:
+def _traced_spec(node: Any, result: Any) -> TensorSpec | None:
     """What PyTorch traced a result to look like: AOTAutograd counts on its strides."""
     traced = getattr(node, "meta", {}).get("val")
     if not isinstance(traced, torch.Tensor) or not isinstance(result, torch.Tensor):
         return None
     if any(n.__class__ is not int for n in (*traced.shape, *traced.stride())):
         return None  # known for this call only
-    face = face_of(tuple(traced.shape), traced.dtype, traced.stride())
-    return face if (face.shape, face.dtype) == (tuple(result.shape), result.dtype) else None
+    spec = spec_of(tuple(traced.shape), traced.dtype, traced.stride())
+    return spec if (spec.shape, spec.dtype) == (tuple(result.shape), result.dtype) else None
 
 
 class _Results:
-    """What the scratch tape holds at the end, sorted into a `Recorded`."""
+    """What the scratch tape holds at the end, sorted into a `RecordedGraph`."""
 
     def __init__(
         self,
         scratch: Tape,
         inputs: Sequence[Any],
         results: Sequence[Any],
-        traced: Sequence[Face | None],
+        traced: Sequence[TensorSpec | None],
     ) -> None:
         self.scratch = scratch
         self.traced = traced
         self.inputs = inputs
         self.results = results
         self.wanted: list[Value] = []
-        self.places: dict[int, int] = {}
+        self.positions: dict[int, int] = {}
 
     def result_of(self, value: Value) -> int:
         """Which result of the node the value is."""
-        place = self.places.get(id(value))
-        if place is None:
-            place = self.places[id(value)] = len(self.wanted)
+        position = self.positions.get(id(value))
+        if position is None:
+            position = self.positions[id(value)] = len(self.wanted)
             self.wanted.append(value)
-        return place
+        return position
 
-    def recorded(self, name: str, precision: str | None) -> Recorded:
-        made = Recorded(None, [], [None] * len(self.results))
+    def recorded(self, name: str, precision: str | None) -> RecordedGraph:
+        made = RecordedGraph(None, [], [None] * len(self.results))
         tensors = {id(i.tensor): n for n, i in enumerate(self.inputs) if isinstance(i, _Input)}
         behind = {
             id(buffer_of(i.tensor)): n for n, i in enumerate(self.inputs) if isinstance(i, _Input)
@@ -322,67 +325,71 @@ class _Results:
             if isinstance(i, _Input) and buffer_of(i.tensor).value is not i.value:
                 made.written.append((n, self.result_of(value_of(i.tensor)), None))
         owners: dict[int, list[int]] = {}
-        for place, result in enumerate(self.results):
+        for position, result in enumerate(self.results):
             if not is_pjrt(result):
-                made.template[place] = result
+                made.template[position] = result
             elif id(result) in tensors:
-                made.given.append((place, tensors[id(result)]))
+                made.given.append((position, tensors[id(result)]))
             elif id(buffer_of(result)) in behind:
-                self.view(made, place, behind[id(buffer_of(result))], result)
+                self.view(made, position, behind[id(buffer_of(result))], result)
             else:
-                owners.setdefault(id(buffer_of(result)), []).append(place)
-        for places in owners.values():
-            self.own(made, places)
+                owners.setdefault(id(buffer_of(result)), []).append(position)
+        for positions in owners.values():
+            self.own(made, positions)
         self.finish(made, name, precision)
         return made
 
-    def view(self, made: Recorded, place: int, argument: int, result: torch.Tensor) -> None:
+    def view(self, made: RecordedGraph, position: int, argument: int, result: torch.Tensor) -> None:
         """A result that shares the storage of an argument."""
         source = self.inputs[argument]
         if _looks(result) == _looks(source.tensor):
-            made.given.append((place, argument))
+            made.given.append((position, argument))
         elif source.strange or result.dtype != source.tensor.dtype or _has_bit(result):
-            self.new(made, place, result)
+            self.new(made, position, result)
         else:
             offset = result.storage_offset() - source.tensor.storage_offset()
-            made.views.append((place, argument, tuple(result.shape), result.stride(), offset))
+            made.views.append((position, argument, tuple(result.shape), result.stride(), offset))
 
-    def own(self, made: Recorded, places: list[int]) -> None:
+    def own(self, made: RecordedGraph, positions: list[int]) -> None:
         """Results that share a storage which the graph has made."""
-        first = self.results[places[0]]
-        dense = all((self.traced[p] or _face_of(self.results[p])).dense for p in places)
-        dtypes = {self.results[p].dtype for p in places}
-        if (len(places) == 1 and dense) or len(dtypes) > 1 or any(map(_has_bit, self.at(places))):
-            for place in places:
-                self.new(made, place, self.results[place])
+        first = self.results[positions[0]]
+        dense = all((self.traced[p] or _spec_of(self.results[p])).dense for p in positions)
+        dtypes = {self.results[p].dtype for p in positions}
+        if (
+            (len(positions) == 1 and dense)
+            or len(dtypes) > 1
+            or any(map(_has_bit, self.at(positions)))
+        ):
+            for position in positions:
+                self.new(made, position, self.results[position])
             return
         buffer = buffer_of(first)
-        if buffer.face.dtype != first.dtype:
-            for place in places:
-                self.new(made, place, self.results[place])
+        if buffer.spec.dtype != first.dtype:
+            for position in positions:
+                self.new(made, position, self.results[position])
             return
-        made.bases.append((self.result_of(content(buffer)), buffer.face))
-        for place in places:
-            t = self.results[place]
+        made.bases.append((self.result_of(content(buffer)), buffer.spec))
+        for position in positions:
+            t = self.results[position]
             look = tuple(t.shape), t.stride(), t.storage_offset()
-            made.shared.append((place, len(made.bases) - 1, *look))
+            made.shared.append((position, len(made.bases) - 1, *look))
 
-    def at(self, places: list[int]) -> list[torch.Tensor]:
-        return [self.results[p] for p in places]
+    def at(self, positions: list[int]) -> list[torch.Tensor]:
+        return [self.results[p] for p in positions]
 
-    def new(self, made: Recorded, place: int, result: torch.Tensor) -> None:
+    def new(self, made: RecordedGraph, position: int, result: torch.Tensor) -> None:
         """A result on a storage of its own."""
-        face = self.traced[place] or _face_of(result)
-        if not face.dense:
-            face = _face_of(torch.empty_like(face.meta()))
-        made.fresh.append((place, self.result_of(value_of(result)), face))
+        spec = self.traced[position] or _spec_of(result)
+        if not spec.dense:
+            spec = _spec_of(torch.empty_like(spec.meta()))
+        made.fresh.append((position, self.result_of(value_of(result)), spec))
 
-    def finish(self, made: Recorded, name: str, precision: str | None) -> None:
+    def finish(self, made: RecordedGraph, name: str, precision: str | None) -> None:
         """The signature of all that is wanted."""
-        watch = watch_of(self.scratch)
-        if watch is not None:
-            made.refusals = watch.refusals
-            self.result_of(watch.value)
+        checks = deferred_checks_of(self.scratch)
+        if checks is not None:
+            made.refusals = checks.refusals
+            self.result_of(checks.value)
         if not self.wanted:
             return
         numbers = [number_on(self.scratch, value) for value in self.wanted]
@@ -398,11 +405,11 @@ class _Results:
         assert all(value.array is not None for value in made.constants)
         made.signature = signature_of(name, graph, self.scratch.n_draws)
         made.n_draws = self.scratch.n_draws
-        made.code = [made.signature.number, *range(-1, -len(used) - 1, -1)]
+        made.code = [made.signature, *range(-1, -len(used) - 1, -1)]
 
 
 def _looks(tensor: torch.Tensor) -> Any:
-    return *look_of(tensor), tensor.is_conj(), tensor.is_neg()
+    return *spec_and_offset(tensor), tensor.is_conj(), tensor.is_neg()
 
 
 def _has_bit(tensor: torch.Tensor) -> bool:
@@ -410,7 +417,7 @@ def _has_bit(tensor: torch.Tensor) -> bool:
 
 
 def _with_used_inputs(graph: Graph) -> tuple[Graph, list[int]]:
-    """The graph without the inputs that nothing reads; the places of the others."""
+    """The graph without the inputs that nothing reads; the positions of the others."""
     read = {v for node in graph.nodes for v in node.inputs} | set(graph.outputs)
     used = [i for i in range(len(graph.inputs)) if -i - 1 in read]
     names = {-i - 1: -n - 1 for n, i in enumerate(used)}
@@ -432,13 +439,13 @@ def signature_of(name: str, graph: Graph, n_draws: int) -> Signature:
     with _interning:
         found = _known.get(key)
         if found is None:
-            faces = graph.faces()
+            specs = graph.specs()
             found = _known[key] = intern(
                 GraphOp(name, graph, n_draws),
                 tuple(map(Slot, range(len(graph.inputs)))),
                 {},
                 graph.inputs,
-                tuple(faces[v] for v in graph.outputs),
+                tuple(specs[v] for v in graph.outputs),
                 random=n_draws > 0,
                 returns="list",
                 expand=lambda signature: graph,

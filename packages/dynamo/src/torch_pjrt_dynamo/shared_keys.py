@@ -4,8 +4,8 @@ before  y = cond(p, true, false, (x,))             after  k = rand(4)
         dx = cond(p, true_bw, false_bw, (x, dy))          y = cond(p, true, false, (x,), key=k)
                                                           dx = cond(p, true_bw, false_bw, (x, dy), key=k)
 
-Backward of `cond` and `map` draws again what forward drew. With one key, and a place of its own for each draw
-in a turn, it draws the same. Where it cannot be told which draw is which, there is an error.
+Backward of `cond` and `map` draws again what forward drew. With one key, and a number of its own for each
+draw in an iteration, it draws the same. Where it cannot be told which draw is which, there is an error.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from torch_pjrt.errors import LoweringError
 from torch_pjrt.plugin import aten
 from torch_pjrt_dynamo.marks import Path, bodies_of, is_control, mark_of
 
-# Of an operator in a body, in its `meta`: which draw of the turn is its.
-PLACE = "torch_pjrt_place"
+# Of an operator in a body, in its `meta`: which draw of the iteration is its.
+PLACE = "torch_pjrt_position"
 KEY_SIZE = 4
 
 _REPEATABLE = frozenset(("cond", "map_impl", "scan"))
@@ -64,9 +64,9 @@ def share_keys(module: GraphModule, *, computes_again: bool = False) -> None:
     groups: dict[int, list[Node]] = defaultdict(list)
     backward = _after_tangents(module) if drawing else set()
     for node, draws in drawing.items():
-        places = {draw.path[0] for draw in draws if draw.path is not None}
-        if len(places) == 1:
-            groups[places.pop()].append(node)
+        positions = {draw.path[0] for draw in draws if draw.path is not None}
+        if len(positions) == 1:
+            groups[positions.pop()].append(node)
         elif node in backward:
             _refuse(node, "backward computes draws that no mark tells from others")
         elif computes_again or must_recompute(node):
@@ -79,7 +79,7 @@ def share_keys(module: GraphModule, *, computes_again: bool = False) -> None:
             _verify(module, first, other, drawing)
         if others:
             for node in nodes:
-                _place(module, node, 1)
+                _position(module, node, 1)
         if others or computes_again or must_recompute(first):
             _give(module, nodes)
 
@@ -91,7 +91,7 @@ def draws(node: Node) -> bool:
     schema = getattr(node.target, "_schema", None)
     named = [a.name for a in schema.arguments] if schema is not None else []
     given = {**dict(zip(named, node.args, strict=False)), **node.kwargs}
-    return "dropout_p" not in named or given.get("dropout_p", 0.0) != 0.0
+    return "dropout_p" not in named or bool(given.get("dropout_p", 0.0) != 0.0)
 
 
 def has_draws(body: GraphModule) -> bool:
@@ -124,7 +124,9 @@ def _after_tangents(module: GraphModule) -> set[Node]:
 def _verify(module: GraphModule, first: Node, other: Node, drawing: dict[Node, Any]) -> None:
     """Refuse what would not draw in `other` what `first` drew."""
     if first.target is not other.target or str(first.target) not in _REPEATABLE:
-        _refuse(other, f"it is the gradient of `{first.target}`, which runs its turns otherwise")
+        _refuse(
+            other, f"it is the gradient of `{first.target}`, which runs its iterations otherwise"
+        )
     known: dict[Path, list[Any]] = defaultdict(list)
     for draw in drawing[first]:
         if draw.path is not None:
@@ -136,11 +138,11 @@ def _verify(module: GraphModule, first: Node, other: Node, drawing: dict[Node, A
         if again[draw.path, id(draw.body)] > 1:
             _refuse(other, f"several `{draw.node.target}` come from one call")
     for name in _loops_in(module, other):
-        _refuse(other, f"the turns of `{name}` in it may be forward's or backward's")
+        _refuse(other, f"the iterations of `{name}` in it may be forward's or backward's")
 
 
 def _loops_in(module: GraphModule, node: Node) -> Iterator[str]:
-    """Control flow in bodies of `node` that draws, and whose turns have an order."""
+    """Control flow in bodies of `node` that draws, and whose iterations have an order."""
     for body in bodies_of(module, node):
         for inner in body.graph.nodes:
             if inner.op == "call_function" and is_control(inner):
@@ -151,8 +153,8 @@ def _loops_in(module: GraphModule, node: Node) -> Iterator[str]:
                     yield from _loops_in(body, inner)
 
 
-def _place(module: GraphModule, node: Node, depth: int) -> None:
-    """Number the draws of each body: even places by their marks, odd ones for those that have none.
+def _position(module: GraphModule, node: Node, depth: int) -> None:
+    """Number the draws of each body: even numbers by their marks, odd ones for those that have none.
 
     Several draws of one call have its mark, and none of them is told from the others: backward has none.
     """
@@ -163,7 +165,7 @@ def _place(module: GraphModule, node: Node, depth: int) -> None:
         for inner in calls:
             if is_control(inner):
                 found = list(_draws_in(body, inner, depth + 1))
-                _place(body, inner, depth + 1)
+                _position(body, inner, depth + 1)
             else:
                 found = [_Draw(inner, body, depth)] if draws(inner) else []
             paths = [draw.path for draw in found if draw.path and own[draw.path] < 2]

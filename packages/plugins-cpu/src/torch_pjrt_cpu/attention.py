@@ -12,6 +12,7 @@ library that takes the others, and the result, which is narrow, is transposed.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -33,14 +34,14 @@ def over_rows(x: Array, y: Array) -> Array:
     return lax.transpose(turned, (0, 1, 3, 2))
 
 
-def _blocks(
-    query: Array, key: Array, attn_bias: Array | None, dropout_p: float, is_causal: bool
-) -> list[tuple[int, int]]:
+def _blocks(call: rules.Attention | rules.AttentionBackward) -> list[tuple[int, int]]:
     """The first query of each block and the one behind its last; none where it is better done at once."""
-    n = query.shape[-2]
-    if not is_causal or attn_bias is not None or dropout_p or key.shape[-2] != n:
+    n = call.query.shape[-2]
+    if not call.is_causal or call.attn_bias is not None or call.dropout_p:
         return []
-    if rules.opmath(query.dtype) != query.dtype:  # sums over blocks would be rounded once more
+    if call.key.shape[-2] != n:
+        return []
+    if rules.opmath(call.query.dtype) != call.query.dtype:  # sums would be rounded once more
         return []
     number = next((blocks for shortest, blocks in _BLOCKS if n >= shortest), 1)
     size = -(-n // number)
@@ -51,43 +52,25 @@ def _rows(x: Array, first: int, end: int) -> Array:
     return lax.slice_in_dim(x, first, end, axis=x.ndim - 2)
 
 
+def _block(call: Any, first: int, end: int, of_queries: Sequence[str]) -> Any:
+    """The call for the queries of one block, and the keys up to its last."""
+    parts = {name: _rows(getattr(call, name), first, end) for name in of_queries}
+    key, value = _rows(call.key, 0, end), _rows(call.value, 0, end)
+    return replace(call, key=key, value=value, first_row=first, **parts)
+
+
 @table.lowers(
     aten._scaled_dot_product_fused_attention_overrideable.default,
     random="dropout_p",
     static=("dropout_p",),
+    call=rules.Attention,
 )
-def scaled_dot_product_attention(
-    key_: Array | None,
-    query: Array,
-    key: Array,
-    value: Array,
-    attn_bias: Array | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    return_debug_mask: bool = False,
-    *,
-    scale: Any = None,
-) -> tuple[Any, ...]:
-    def forward(rows: Array, keys: Array, values: Array, first_row: int) -> tuple[Any, ...]:
-        return rules.attention(
-            key_,
-            rows,
-            keys,
-            values,
-            attn_bias,
-            dropout_p,
-            is_causal,
-            scale=scale,
-            first_row=first_row,
-        )
-
-    blocks = _blocks(query, key, attn_bias, dropout_p, is_causal)
+def scaled_dot_product_attention(call: rules.Attention) -> tuple[Any, ...]:
+    blocks = _blocks(call)
     if not blocks:
-        return forward(query, key, value, 0)
-    parts = [
-        forward(_rows(query, first, end), _rows(key, 0, end), _rows(value, 0, end), first)
-        for first, end in blocks
-    ]
+        return rules.attention(call)
+    parts = [rules.attention(_block(call, *block, ("query",))) for block in blocks]
+    query, key = call.query, call.key
     out = lax.concatenate([part[0] for part in parts], query.ndim - 2)
     logsumexp = lax.concatenate([part[1] for part in parts], 2)
     return (out, logsumexp, None, None, query.shape[-2], key.shape[-2], *parts[0][6:])
@@ -96,68 +79,21 @@ def scaled_dot_product_attention(
 @table.lowers(
     aten._scaled_dot_product_fused_attention_overrideable_backward.default,
     static=("dropout_p",),
+    call=rules.AttentionBackward,
 )
 def scaled_dot_product_attention_backward(
-    grad_out: Array,
-    query: Array,
-    key: Array,
-    value: Array,
-    attn_bias: Array | None,
-    grad_input_mask: Sequence[bool],
-    out: Array,
-    logsumexp: Array,
-    cum_seq_q: None,
-    cum_seq_k: None,
-    max_q: int,
-    max_k: int,
-    dropout_p: float,
-    is_causal: bool,
-    philox_seed: Array,
-    philox_offset: Array,
-    *,
-    scale: Any = None,
+    call: rules.AttentionBackward,
 ) -> tuple[Array, Array, Array, Array | None]:
-    def backward(
-        grad: Array, rows: Array, keys: Array, values: Array, out: Array, first_row: int
-    ) -> tuple[Array, Array, Array, Array | None]:
-        return rules.attention_backward(
-            grad,
-            rows,
-            keys,
-            values,
-            attn_bias,
-            grad_input_mask,
-            out,
-            logsumexp,
-            cum_seq_q,
-            cum_seq_k,
-            max_q,
-            max_k,
-            dropout_p,
-            is_causal,
-            philox_seed,
-            philox_offset,
-            scale=scale,
-            first_row=first_row,
-            over_rows=over_rows,
-        )
-
-    blocks = _blocks(query, key, attn_bias, dropout_p, is_causal)
+    blocks = _blocks(call)
     if not blocks:
-        return backward(grad_out, query, key, value, out, 0)
+        return rules.attention_backward(call, over_rows)
+    of_queries = ("grad_out", "query", "out")
     parts = [
-        backward(
-            _rows(grad_out, first, end),
-            _rows(query, first, end),
-            _rows(key, 0, end),
-            _rows(value, 0, end),
-            _rows(out, first, end),
-            first,
-        )
-        for first, end in blocks
+        rules.attention_backward(_block(call, *block, of_queries), over_rows) for block in blocks
     ]
-    grad_query = lax.concatenate([part[0] for part in parts], query.ndim - 2)
-    return grad_query, *(_summed([part[i] for part in parts], blocks) for i in (1, 2)), None
+    grad_query = lax.concatenate([part[0] for part in parts], call.query.ndim - 2)
+    grad_key, grad_value = (_summed([part[i] for part in parts], blocks) for i in (1, 2))
+    return grad_query, grad_key, grad_value, None
 
 
 def _summed(parts: Sequence[Array], blocks: Sequence[tuple[int, int]]) -> Array:

@@ -56,7 +56,7 @@ class Padded(rules.Convolution):
 
 
 def _is_small(x: Array, weight: Array) -> bool:
-    """Whether an image has fewer places than the kernel, so that XLA would swap the two."""
+    """Whether an image has fewer elements than the kernel, so that XLA would swap the two."""
     return math.prod(x.shape[2:]) < math.prod(weight.shape[2:])
 
 

@@ -14,6 +14,6 @@ def foreign_calls() -> list[ForeignCalls]:
         from jaxlib import lapack
 
         names = [name for name, *_ in lapack.registrations()["cpu"]]
-        return [ForeignCalls(names, lapack._lapack.initialize)]
+        return [ForeignCalls(names, lapack._lapack.initialize)]  # pyright: ignore[reportPrivateImportUsage]
     except (ImportError, AttributeError, KeyError):
         return []

@@ -18,6 +18,7 @@ from torch_pjrt.plugin import (
     separate_cpu_chips,
 )
 from torch_pjrt_cpu.autocast import RULES
+from torch_pjrt_cpu.virtual_chips import threads_for_virtual_chips
 
 if TYPE_CHECKING:
     import jax
@@ -38,7 +39,7 @@ class Cpu(Device):
     def objection(self) -> str | None:
         return None
 
-    def start(self) -> Sequence[jax.Device]:
+    def start(self) -> Sequence[jax.Device]:  # pyright: ignore[reportInvalidTypeForm]
         import jax
 
         if given := client_options():
@@ -48,7 +49,8 @@ class Cpu(Device):
                 hint="unset TORCH_PJRT_CLIENT_OPTIONS, or choose another device by PJRT_DEVICE",
             )
         try:
-            return jax.local_devices(backend="cpu")
+            with threads_for_virtual_chips():
+                return jax.local_devices(backend="cpu")
         except (RuntimeError, AssertionError):
             # JAX_PLATFORMS leaves the CPU out, or names something that fails.
             return separate_cpu_chips()
@@ -58,9 +60,11 @@ class Cpu(Device):
         return {"xla_allow_excess_precision": False}
 
     def prepare(self, module: Any) -> None:
-        from torch_pjrt_cpu.rounding import hold  # which imports JAX
+        from torch_pjrt_cpu.rounded_products import round_first  # which import JAX
+        from torch_pjrt_cpu.rounding import hold
 
         hold(module)
+        round_first(module)
 
     def fingerprint(self) -> str:
         """The processor's instructions: XLA compiles for those of the machine that it runs on."""

@@ -16,10 +16,8 @@ from typing import Any
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
-# Operations that have others within, some of which may be held. The bodies of folds and sorts are left alone.
-_OUTER = frozenset(
-    ("builtin.module", "func.func", "stablehlo.case", "stablehlo.if", "stablehlo.while")
-)
+from torch_pjrt_cpu.operations import Operation, Value, each_operation, is_inexact
+
 _NO_OPERATION = frozenset(
     ("stablehlo.broadcast_in_dim", "stablehlo.convert", "stablehlo.reshape", "stablehlo.transpose")
 )
@@ -30,34 +28,21 @@ _SUMS = frozenset(("stablehlo.add", "stablehlo.subtract"))
 _PRODUCTS = frozenset(("stablehlo.multiply",))
 _NO_DIVISOR = frozenset(("stablehlo.divide",))
 
-Value = Any
-Operation = Any
-
 
 def hold(module: Any) -> None:
     """Put barriers into a StableHLO module, where XLA would round otherwise than it says."""
-    for operation in list(_operations(module.operation)):
+    for operation in list(each_operation(module.operation)):
         held = _HELD.get(operation.name)
-        if held is None or not _is_inexact(operation.results[0]):
+        if held is None or not is_inexact(operation.results[0]):
             continue
-        for place in held(operation):
-            _hold_operand(operation, place)
+        for position in held(operation):
+            _hold_operand(operation, position)
 
 
-def _operations(operation: Operation) -> Iterator[Operation]:
-    for region in operation.regions:
-        for block in region.blocks:
-            for each in block.operations:
-                inner = each.operation
-                yield inner
-                if inner.name in _OUTER:
-                    yield from _operations(inner)
-
-
-def _hold_operand(operation: Operation, place: int) -> None:
+def _hold_operand(operation: Operation, position: int) -> None:
     with ir.InsertionPoint(operation), operation.location:
-        barrier = stablehlo.OptimizationBarrierOp([operation.operands[place]])
-    operation.operands[place] = barrier.operation.results[0]
+        barrier = stablehlo.OptimizationBarrierOp([operation.operands[position]])
+    operation.operands[position] = barrier.operation.results[0]
 
 
 # Which operands are held, by operation.
@@ -76,18 +61,18 @@ def _of_quotient(operation: Operation) -> Iterator[int]:
 def _in_chains(names: frozenset[str]) -> Callable[[Operation], Iterator[int]]:
     """The operand that one of `names` makes with a number, where the other is a number, too."""
 
-    def places(operation: Operation) -> Iterator[int]:
-        for place in (0, 1):
-            chained = _made(operation.operands[place])
+    def positions(operation: Operation) -> Iterator[int]:
+        for position in (0, 1):
+            chained = _made(operation.operands[position])
             if (
                 chained is not None
                 and chained.name in names
-                and _is_number(operation.operands[1 - place])
+                and _is_number(operation.operands[1 - position])
                 and any(_is_number(x) for x in chained.operands)
             ):
-                yield place
+                yield position
 
-    return places
+    return positions
 
 
 def _of_product(operation: Operation) -> Iterator[int]:
@@ -99,11 +84,11 @@ def _of_product(operation: Operation) -> Iterator[int]:
 
 
 def _made_by(names: frozenset[str]) -> Callable[[Operation], Iterator[int]]:
-    def places(operation: Operation) -> Iterator[int]:
+    def positions(operation: Operation) -> Iterator[int]:
         if _maker(operation, 0) in names:
             yield 0
 
-    return places
+    return positions
 
 
 _HELD: dict[str, Callable[[Operation], Iterator[int]]] = {
@@ -118,9 +103,9 @@ _HELD: dict[str, Callable[[Operation], Iterator[int]]] = {
 }
 
 
-def _maker(operation: Operation, place: int) -> str | None:
+def _maker(operation: Operation, position: int) -> str | None:
     """The name of the operation that makes an operand; None of an argument."""
-    made = _made(operation.operands[place])
+    made = _made(operation.operands[position])
     return None if made is None else made.name
 
 
@@ -145,8 +130,3 @@ def _is_number(value: Value) -> bool:
     if owner.name == "stablehlo.constant":
         return True
     return owner.name in _LIKE_ITS_OPERAND and _is_number(owner.operands[0])
-
-
-def _is_inexact(value: Value) -> bool:
-    kind = value.type.element_type
-    return isinstance(kind, (ir.FloatType, ir.ComplexType))

@@ -9,7 +9,6 @@ arguments, so that in one program with the forward the two calls are one.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -28,17 +27,16 @@ _WIDEST_HEAD = 128
 _LEAST_CAPABILITY = 8.0  # cuDNN's
 
 
-def objection(
-    query: Array, key: Array, value: Array, attn_bias: Array | None, dropout_p: float
-) -> str | None:
+def objection(call: rules.Attention | rules.AttentionBackward) -> str | None:
     """What the fused kernel has against a call, from shapes and dtypes alone; None if it takes it."""
+    query, key, value = call.query, call.key, call.value
     if query.ndim != 4:
         return f"{query.ndim} dims"
     if query.dtype not in _HALVES or {key.dtype, value.dtype} != {query.dtype}:
         return f"dtypes {query.dtype}, {key.dtype}, {value.dtype}"
-    if attn_bias is not None:
+    if call.attn_bias is not None:
         return "a mask"
-    if dropout_p:
+    if call.dropout_p:
         return "dropout"
     width = query.shape[3]
     if width % 8 or width > _WIDEST_HEAD or value.shape[3] != width:
@@ -75,25 +73,14 @@ def _fused(
     aten._scaled_dot_product_fused_attention_overrideable.default,
     random="dropout_p",
     static=("dropout_p", "scale"),
+    call=rules.Attention,
 )
-def scaled_dot_product_attention(
-    key_: Array | None,
-    query: Array,
-    key: Array,
-    value: Array,
-    attn_bias: Array | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    return_debug_mask: bool = False,
-    *,
-    scale: Any = None,
-) -> Any:
+def scaled_dot_product_attention(call: rules.Attention) -> Any:
     """As the core's."""
-    if objection(query, key, value, attn_bias, dropout_p) or objection_of_the_card():
-        return rules.attention(
-            key_, query, key, value, attn_bias, dropout_p, is_causal, return_debug_mask, scale=scale
-        )
-    out, logsumexp = _fused(query, key, value, is_causal, scale)
+    if objection(call) or objection_of_the_card():
+        return rules.attention(call)
+    query, key = call.query, call.key
+    out, logsumexp = _fused(query, key, call.value, call.is_causal, call.scale)
     zero = lax.full((), 0, np.dtype(np.int64))
     return (out, logsumexp, None, None, query.shape[2], key.shape[2], zero, zero, None)
 
@@ -101,40 +88,16 @@ def scaled_dot_product_attention(
 @table.lowers(
     aten._scaled_dot_product_fused_attention_overrideable_backward.default,
     static=("dropout_p", "scale"),
+    call=rules.AttentionBackward,
 )
-def scaled_dot_product_attention_backward(
-    grad_out: Array,
-    query: Array,
-    key: Array,
-    value: Array,
-    attn_bias: Array | None,
-    grad_input_mask: Sequence[bool],
-    out: Array,
-    logsumexp: Array,
-    cum_seq_q: None,
-    cum_seq_k: None,
-    max_q: int,
-    max_k: int,
-    dropout_p: float,
-    is_causal: bool,
-    philox_seed: Array,
-    philox_offset: Array,
-    *,
-    scale: Any = None,
-) -> Any:
+def scaled_dot_product_attention_backward(call: rules.AttentionBackward) -> Any:
     """As the core's."""
-    if objection(query, key, value, attn_bias, dropout_p) or objection_of_the_card():
-        given = (grad_out, query, key, value, attn_bias, grad_input_mask, out, logsumexp)
-        rest = (
-            cum_seq_q,
-            cum_seq_k,
-            max_q,
-            max_k,
-            dropout_p,
-            is_causal,
-            philox_seed,
-            philox_offset,
-        )
-        return rules.attention_backward(*given, *rest, scale=scale)
-    _, pull = jax.vjp(lambda q, k, v: _fused(q, k, v, is_causal, scale), query, key, value)
-    return (*pull((grad_out.astype(query.dtype), lax.full_like(logsumexp, 0))), None)
+    if objection(call) or objection_of_the_card():
+        return rules.attention_backward(call)
+
+    def forward(query: Array, key: Array, value: Array) -> tuple[Array, Array]:
+        return _fused(query, key, value, call.is_causal, call.scale)
+
+    _, pull = jax.vjp(forward, call.query, call.key, call.value)
+    grad_out = call.grad_out.astype(call.query.dtype)
+    return (*pull((grad_out, lax.full_like(call.logsumexp, 0))), None)

@@ -45,7 +45,7 @@ class Gpu(Device):
     def objection(self) -> str | None:
         return self.finding.objection
 
-    def start(self) -> Sequence[jax.Device]:
+    def start(self) -> Sequence[jax.Device]:  # pyright: ignore[reportInvalidTypeForm]
         stack = self.finding.stack
         assert stack is not None
         return platform_chips(stack.platform, self.client_options())
@@ -65,7 +65,7 @@ class Gpu(Device):
         stack = self.finding.stack
         return stack is None or stack.platform == "cuda"
 
-    def compile_only_chips(self, target: str) -> Sequence[jax.Device] | None:
+    def compile_only_chips(self, target: str) -> Sequence[jax.Device] | None:  # pyright: ignore[reportInvalidTypeForm]
         return ahead.chips_of(target)
 
     def target_memory_bytes(self, target: str) -> int | None:

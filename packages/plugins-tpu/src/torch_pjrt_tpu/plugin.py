@@ -35,7 +35,7 @@ class Tpu(Device):
     def objection(self) -> str | None:
         return probe.objection()
 
-    def start(self) -> Sequence[jax.Device]:
+    def start(self) -> Sequence[jax.Device]:  # pyright: ignore[reportInvalidTypeForm]
         import jax
 
         try:
@@ -43,7 +43,7 @@ class Tpu(Device):
         except (RuntimeError, AssertionError):
             return platform_chips("tpu")
 
-    def compile_only_chips(self, target: str) -> Sequence[jax.Device] | None:
+    def compile_only_chips(self, target: str) -> Sequence[jax.Device] | None:  # pyright: ignore[reportInvalidTypeForm]
         return ahead.chips_of(target)
 
     def targets(self) -> Sequence[str]:

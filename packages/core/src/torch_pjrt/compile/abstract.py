@@ -4,33 +4,43 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import jax
 import torch
 
 from torch_pjrt import dtypes
-from torch_pjrt.graph.face import Face
 from torch_pjrt.graph.signature import NumberSlot, Slot, filled
+from torch_pjrt.graph.tensor_spec import TensorSpec
 from torch_pjrt.lowering.table import Lowering
 
-if TYPE_CHECKING:
-    from torch_pjrt.tensor.bind import Call
+
+class Asked(Protocol):
+    """What a rule is asked with: a call that was bound to its operator, or a `Pattern`."""
+
+    @property
+    def specs(self) -> Sequence[TensorSpec]: ...
+    @property
+    def args(self) -> tuple[Any, ...]: ...
+    @property
+    def kwargs(self) -> dict[str, Any]: ...
+    @property
+    def numbers(self) -> Sequence[int | float]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """What a rule is asked with where there is no call: faces, and arguments with slots for tensors."""
+    """What a rule is asked with where there is no call: specs, and arguments with slots for tensors."""
 
-    faces: Sequence[Face]
+    specs: Sequence[TensorSpec]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     numbers: Sequence[int | float] = ()
 
 
-def results_of_rule(lowering: Lowering, call: Call | Pattern) -> Any:
+def results_of_rule(lowering: Lowering, call: Asked) -> Any:
     """Meta tensors like the results of the rule on this call; None where the rule gives None."""
-    shapes = [jax.ShapeDtypeStruct(tuple(f.shape), dtypes.to_jax(f.dtype)) for f in call.faces]
+    shapes = [jax.ShapeDtypeStruct(tuple(f.shape), dtypes.to_jax(f.dtype)) for f in call.specs]
 
     def run(key: Any, *inputs: jax.Array) -> Any:
         def tensor(slot: Slot) -> jax.Array:

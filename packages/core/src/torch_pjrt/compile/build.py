@@ -17,12 +17,12 @@ from torch_pjrt.compile.loops import Scope, run_loop
 from torch_pjrt.compile.precision import in_force, precision_of
 from torch_pjrt.compile.stacks import elements, stacked
 from torch_pjrt.errors import LoweringError, MissingLowering, WrongLowering
-from torch_pjrt.graph.face import Face
 from torch_pjrt.graph.graph import Draw, Graph, Node, Number
-from torch_pjrt.graph.loop import ELEMENTS, STACK, LoopOp
+from torch_pjrt.graph.loop import LoopOp
 from torch_pjrt.graph.signature import (
     ADDED_AT,
-    APART,
+    OPTIMIZATION_BARRIER,
+    OUTSIDE,
     READ,
     WRITE,
     FunctionOp,
@@ -31,12 +31,13 @@ from torch_pjrt.graph.signature import (
     Slot,
     filled,
 )
+from torch_pjrt.graph.stacks import ELEMENTS, STACK
+from torch_pjrt.graph.tensor_spec import TensorSpec
 from torch_pjrt.lowering import bounds, complex32, window
 from torch_pjrt.lowering.slice import added_at
 from torch_pjrt.lowering.table import Lowering, LoweringTable
 from torch_pjrt.observe.lines import are_in_programs
-from torch_pjrt.observe.places import at_line
-from torch_pjrt.run.watch import OUTSIDE
+from torch_pjrt.observe.xla_metadata import at_line
 
 if TYPE_CHECKING:
     from torch_pjrt.compile.programs import NumberPlan
@@ -46,10 +47,10 @@ Array = jax.Array
 INTERNAL = {
     READ: lambda node, base, offset=None: _read(node.signature, base, offset),
     WRITE: lambda node, base, new, offset=None: _write(node.signature, base, new, offset),
-    ADDED_AT: lambda node, x, new, place: added_at(x, new, node.signature.args[2], place),
-    APART: lambda node, x: lax.optimization_barrier(x),
-    OUTSIDE: lambda node, places, before=None: bounds.outside(
-        places, before, *node.signature.args[2:]
+    ADDED_AT: lambda node, x, new, position: added_at(x, new, node.signature.args[2], position),
+    OPTIMIZATION_BARRIER: lambda node, x: lax.optimization_barrier(x),
+    OUTSIDE: lambda node, *values: bounds.outside(
+        *(values[a.index] if isinstance(a, Slot) else a for a in node.signature.args)
     ),
     STACK: lambda node, *values: stacked(node, values),
 }
@@ -63,22 +64,22 @@ def function_of(
     `ints` holds the seedings (seed, offset each) and then the changing ints; `floats` the changing floats.
     Both are weakly typed, so that an element of them promotes as a Python number does.
     """
-    int_places = {int(n): words_of_a_seeding() * n_seedings + i for i, n in enumerate(plan.ints)}
-    float_places = {int(n): i for i, n in enumerate(plan.floats)}
+    int_positions = {int(n): words_of_a_seeding() * n_seedings + i for i, n in enumerate(plan.ints)}
+    float_positions = {int(n): i for i, n in enumerate(plan.floats)}
     n_inputs = len(graph.inputs)
     precision = in_force()
 
     def step(*arguments: Array) -> tuple[Array, ...]:
         rest = list(arguments[n_inputs:])
-        ints = rest.pop(0) if n_seedings or int_places else None
-        floats = rest.pop(0) if float_places else None
+        ints = rest.pop(0) if n_seedings or int_positions else None
+        floats = rest.pop(0) if float_positions else None
 
         @cache
         def single(kind: type) -> dict[int, Array]:
             """The numbers that are inputs, one by one, by their index."""
-            array, places = (ints, int_places) if kind is int else (floats, float_places)
+            array, positions = (ints, int_positions) if kind is int else (floats, float_positions)
             assert array is not None
-            return dict(zip(places, elements(array, list(places.values())), strict=True))
+            return dict(zip(positions, elements(array, list(positions.values())), strict=True))
 
         def number(n: Number) -> Any:
             if n.value is not None:
@@ -87,9 +88,10 @@ def function_of(
 
         def numbers(several: Sequence[Number]) -> Array:
             if all(n.value is None for n in several):
-                ours = (ints, int_places), (floats, float_places)
-                array, places = ours[several[0].kind is float]
-                return array[np.array([places[n.index] for n in several])]
+                ours = (ints, int_positions), (floats, float_positions)
+                array, positions = ours[several[0].kind is float]
+                assert array is not None
+                return array[np.array([positions[n.index] for n in several])]
             # A stack of weakly typed numbers is weakly typed.
             return jnp.stack([jnp.asarray(number(n)) for n in several])
 
@@ -136,17 +138,17 @@ def _results(node: Node, inputs: list[Array], scope: Scope) -> Sequence[Array]:
 
 
 def _read(signature: Signature, base: Array, offset: Any) -> Array:
-    face, place = signature.args[1:3]
+    spec, position = signature.args[1:3]
     if offset is None:
-        return window.read(base, signature.faces[0], face, place)
-    return window.read_at(base, signature.faces[0], face, place, offset)
+        return window.read(base, signature.specs[0], spec, position)
+    return window.read_at(base, signature.specs[0], spec, position, offset)
 
 
 def _write(signature: Signature, base: Array, new: Array, offset: Any) -> Array:
-    face, place = signature.args[2:4]
+    spec, position = signature.args[2:4]
     if offset is None:
-        return window.write(base, new, signature.faces[0], face, place)
-    return window.write_at(base, new, signature.faces[0], face, place, offset)
+        return window.write(base, new, signature.specs[0], spec, position)
+    return window.write_at(base, new, signature.specs[0], spec, position, offset)
 
 
 def apply(
@@ -173,8 +175,8 @@ def apply(
         args.insert(0, key)
     results = _call(node, lowering, args, kwargs)
     return [
-        _checked(result, face, node, lowering)
-        for result, face in zip(results, node.signature.outs, strict=True)
+        _checked(result, spec, node, lowering)
+        for result, spec in zip(results, node.signature.outs, strict=True)
     ]
 
 
@@ -198,15 +200,15 @@ def _call(node: Node, lowering: Lowering, args: list[Any], kwargs: dict[str, Any
     return present
 
 
-def _checked(result: Any, face: Face, node: Node, lowering: Lowering) -> Array:
-    dtype = dtypes.to_jax(face.dtype)
-    if torch.complex32 in (face.dtype, *[f.dtype for f in node.signature.faces]):
-        result = complex32.settled(result, face.dtype)
-    if result.shape != tuple(face.shape) or result.dtype != dtype:
+def _checked(result: Any, spec: TensorSpec, node: Node, lowering: Lowering) -> Array:
+    dtype = dtypes.to_jax(spec.dtype)
+    if torch.complex32 in (spec.dtype, *[f.dtype for f in node.signature.specs]):
+        result = complex32.settled(result, spec.dtype)
+    if result.shape != tuple(spec.shape) or result.dtype != dtype:
         raise WrongLowering(
             f"The rule of `{node.op}` ({lowering.where}) gave something else than PyTorch.",
             saw=f"{result.dtype}{list(result.shape)}",
-            expected=f"{dtype}{list(face.shape)}",
+            expected=f"{dtype}{list(spec.shape)}",
         )
     return lax.convert_element_type(result, dtype) if result.weak_type else result
 

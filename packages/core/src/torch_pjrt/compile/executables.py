@@ -9,9 +9,9 @@ from typing import Any
 import jax
 from jax.experimental import serialize_executable
 
-from torch_pjrt.compile.boundary import Boundary
+from torch_pjrt.client.client import Client
 from torch_pjrt.compile.foreign_calls import set_up, unknown
-from torch_pjrt.run.client import Client
+from torch_pjrt.graph.boundary import Boundary
 
 
 def to_bytes(compiled: Any, boundary: Boundary, calls: Sequence[str]) -> bytes | None:
@@ -25,8 +25,12 @@ def to_bytes(compiled: Any, boundary: Boundary, calls: Sequence[str]) -> bytes |
         return None
 
 
-def from_bytes(content: bytes, client: Client) -> tuple[Any, Boundary] | None:
-    """What `to_bytes` wrote, the program loaded on the client's chip; None if it cannot be loaded.
+def from_bytes(
+    content: bytes,
+    client: Client,
+    chips: Sequence[jax.Device] = (),  # pyright: ignore[reportInvalidTypeForm]
+) -> tuple[Any, Boundary] | None:
+    """What `to_bytes` wrote, the program loaded on these chips, or the client's; None if it cannot be loaded.
 
     Before that the foreign functions that it calls are set up; none is loaded that has others.
     Loading runs what is in `content`: it must come from a place that only this user can write to.
@@ -37,7 +41,11 @@ def from_bytes(content: bytes, client: Client) -> tuple[Any, Boundary] | None:
             return None
         set_up(calls, client)
         compiled = serialize_executable.deserialize_and_load(
-            payload, in_tree, out_tree, backend=client.chip.client, execution_devices=[client.chip]
+            payload,
+            in_tree,
+            out_tree,
+            backend=client.chip.client,
+            execution_devices=list(chips) or [client.chip],
         )
         return compiled, boundary
     except Exception:  # whatever it is, compiling will say it better

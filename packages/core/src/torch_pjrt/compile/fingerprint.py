@@ -10,35 +10,29 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import jax
-import torch
 
+from torch_pjrt.caches import Cache
+from torch_pjrt.client import partition
+from torch_pjrt.client.client import Client
+from torch_pjrt.client.shardings import Sharding
+from torch_pjrt.compile.portable import VERSIONED, NotPortable, package_of, stamp, told, written
 from torch_pjrt.compile.precision import in_force
-from torch_pjrt.graph.face import Face
 from torch_pjrt.graph.graph import Graph, Node, Number
-from torch_pjrt.graph.signature import GraphOp, InternalOp, NumberSlot, Signature, Slot
-from torch_pjrt.lowering import added
+from torch_pjrt.graph.signature import GraphOp, Signature
+from torch_pjrt.lowering import CORE, added
+from torch_pjrt.lowering.value_annotations import ANNOTATE
 from torch_pjrt.observe.lines import are_in_programs
 from torch_pjrt.plugin.host import host
-from torch_pjrt.run.client import Client
+from torch_pjrt.session import session
 from torch_pjrt.settings import settings
-from torch_pjrt.value_annotations import ANNOTATE
 
 # Grows when what is written to disk, or how it is found, changes.
-FORMAT = 4
-
-# What PyTorch's own objects are written as says all about them.
-_PLAIN = (bool, int, str, torch.dtype, torch.device, torch.layout, torch.memory_format)
-_OVERLOAD = torch._ops.OpOverload
-
-
-class NotPortable(Exception):
-    """Something in a graph is known to this process only, a function for example; says what."""
+FORMAT = 5
 
 
 def of_program(
@@ -47,10 +41,17 @@ def of_program(
     donated: Sequence[int],
     n_seedings: int,
     client: Client,
+    shardings: Sequence[Sharding | None] | None = None,
 ) -> str:
-    """The digest of what will be compiled, 64 hexadecimal digits. `NotPortable` where there is none."""
+    """The digest of what will be compiled, 64 hexadecimal digits. `NotPortable` where there is none.
+
+    shardings   of the results, None where XLA decides; not given: all on the client's chip.
+    """
     digest = hashlib.sha256(_ground(client).encode())
     for part in _parts(graph, arrays, donated, n_seedings):
+        digest.update(part.encode())
+        digest.update(b"\n")
+    for part in map(_placed, shardings or ()):
         digest.update(part.encode())
         digest.update(b"\n")
     return digest.hexdigest()
@@ -60,14 +61,25 @@ def _parts(
     graph: Graph, arrays: Sequence[jax.Array], donated: Sequence[int], n_seedings: int
 ) -> Iterator[str]:
     for array in arrays:
-        if not isinstance(array.sharding, jax.sharding.SingleDeviceSharding):
-            raise NotPortable("array on several chips")
-        yield f"{array.dtype}{array.shape}"
+        yield f"{array.dtype}{array.shape}{_placed(array.sharding)}"
     yield from map(_node, graph.nodes)
     yield f"outputs {graph.outputs} donated {tuple(donated)} seedings {n_seedings}"
     yield f"products of float32: {in_force()}"
     yield f"repeated layers: {settings.roll_layers}"
     yield f"options {sorted(settings.compile_options.items())}"
+
+
+def _placed(sharding: Sharding | None) -> str:
+    """Where an array lies, if that is not the client's chip; None: XLA decides."""
+    if sharding is None:
+        return "anywhere"
+    if len(sharding.device_set) == 1:
+        return ""
+    partitioner = partition.chosen.partitioner
+    text = partitioner.written(sharding) if partitioner is not None else None
+    if text is None:
+        raise NotPortable("array on several chips")
+    return f" {text}"
 
 
 def _node(node: Node) -> str:
@@ -78,10 +90,10 @@ def _node(node: Node) -> str:
 
 
 def _number(number: Number) -> str:
-    return f"{number.kind.__name__}{number.index}={_written(number.value)}"
+    return f"{number.kind.__name__}{number.index}={written(number.value)}"
 
 
-_signatures: dict[int, str] = {}
+_signatures: Cache[int, str] = Cache("signatures as text", most=65_536)
 
 
 def _of_signature(signature: Signature) -> str:
@@ -95,7 +107,7 @@ def _of_signature(signature: Signature) -> str:
             s.op,
             s.args,
             s.kwargs,
-            s.faces,
+            s.specs,
             s.outs,
             s.random,
             s.returns,
@@ -103,7 +115,7 @@ def _of_signature(signature: Signature) -> str:
             s.precision,
             *_of_added_rule(s),
         )
-        known = hashlib.sha256(_written(look).encode()).hexdigest()[:32]
+        known = hashlib.sha256(written(look).encode()).hexdigest()[:32]
         _signatures[signature.number] = known
     return known
 
@@ -115,41 +127,18 @@ def _of_added_rule(signature: Signature) -> Iterator[str]:
         source = added.source_of(of)
         if source is None:
             raise NotPortable(f"rule of `{of}`, which is no function of a module's own,")
-        yield source if isinstance(source, str) else _stamp(source)
+        yield source if isinstance(source, str) else stamp(source)
 
 
 def _of_graph(signature: Signature) -> str:
     """The nodes of a graph that is one operator: its name says nothing."""
     graph = signature.op.graph
-    looks = _written((signature.faces, signature.outs))
+    looks = written((signature.specs, signature.outs))
     whole = "\n".join([looks, *map(_node, graph.nodes), str(graph.outputs)])
     return hashlib.sha256(whole.encode()).hexdigest()[:32]
 
 
-def _written(x: Any) -> str:
-    """`x` as text that is the same in every process, and different for what differs."""
-    if x is None or isinstance(x, _PLAIN):
-        return f"{x.__class__.__name__}:{x!r}"
-    if isinstance(x, float):
-        return x.hex()
-    if isinstance(x, complex):
-        return f"{x.real.hex()}+{x.imag.hex()}j"
-    if isinstance(x, (list, tuple)):
-        return f"{x.__class__.__name__}({','.join(map(_written, x))})"
-    if isinstance(x, dict):
-        return f"{{{','.join(f'{_written(k)}={_written(v)}' for k, v in x.items())}}}"
-    if isinstance(x, Face):
-        return f"{x.dtype}{x.shape}{x.strides}"
-    if isinstance(x, Slot):
-        return f"slot {x.index}"
-    if isinstance(x, NumberSlot):
-        return f"{x.kind.__name__} {x.index}"
-    if isinstance(x, (_OVERLOAD, InternalOp)):
-        return str(x)
-    raise NotPortable(f"{x.__class__.__qualname__} in it")
-
-
-_grounds: dict[int, str] = {}
+_grounds: dict[int, str] = session.own("what all programs of a client depend on", {})
 
 
 def _ground(client: Client) -> str:
@@ -176,7 +165,7 @@ _NO_MATTER = frozenset(
 
 def _fixed(client: Client) -> Iterator[str]:
     yield f"format {FORMAT}, Python {sys.version}"
-    for name in ("torch", "jax", "jaxlib", "numpy"):
+    for name in VERSIONED:
         yield f"{name} {version(name)}"
     chip = client.chip
     yield f"{client.device.name} {chip.device_kind} {chip.platform} {chip.client.platform_version}"
@@ -184,30 +173,21 @@ def _fixed(client: Client) -> Iterator[str]:
     yield f"chips {len(chip.client.devices())}, chip {chip.id}"
     yield f"options {sorted(client.device.compile_options().items())}"
     yield f"flags {os.environ.get('XLA_FLAGS', '')} {os.environ.get('LIBTPU_INIT_ARGS', '')}"
-    yield f"passes {[p.name for p in client.passes]}"
+    yield f"capabilities {told(client.capabilities, 'capabilities')} {client.donates}"
+    yield f"passes {[told(p, f'pass `{p.name}`') for p in client.passes]}"
+    yield from _rules_of_plugins(client)
     for folder in sorted(_folders_of_plugins()):
-        yield f"code {folder} {_stamp(folder)}"
+        yield f"code {folder} {stamp(folder)}"
+
+
+def _rules_of_plugins(client: Client) -> Iterator[str]:
+    """What plugins' rules were made with, beside the code: a rule may be a function made by another."""
+    for op, row in client.lowerings.items():
+        if row is not CORE.get(op) and not added.is_added(op):
+            yield f"rule of {op}: {told(row.rule, f'rule of `{op}`')} {sorted(row.static)} {row.random}"
 
 
 def _folders_of_plugins() -> set[Path]:
     """The packages of the core and of all plugins: their rules and passes make the programs."""
-    packages = {module.__name__.partition(".")[0] for module in host().plugins.values()}
-    modules = [sys.modules[name] for name in {*packages, "torch_pjrt"}]
-    return {
-        Path(m.__file__).parent if hasattr(m, "__path__") else Path(m.__file__)
-        for m in modules
-        if m.__file__
-    }
-
-
-def _stamp(folder: Path) -> str:
-    """A digest of the names, sizes and times of the sources: it changes when anybody edits one."""
-    digest = hashlib.sha256()
-    for path in sorted(_sources(folder)):
-        found = path.stat()
-        digest.update(f"{path}{found.st_size}{found.st_mtime_ns}".encode())
-    return digest.hexdigest()
-
-
-def _sources(folder: Path) -> Iterable[Path]:
-    return folder.rglob("*.py") if folder.is_dir() else [folder]
+    modules = ("torch_pjrt", *(module.__name__ for module in host().plugins.values()))
+    return {folder for module in modules if (folder := package_of(module)) is not None}

@@ -11,7 +11,8 @@ from typing import Any
 
 from jax.extend.mlir import ir
 
-from torch_pjrt.run.client import Client
+from torch_pjrt.client.client import Client
+from torch_pjrt.session import session
 
 _CUSTOM_CALL = "stablehlo.custom_call"
 
@@ -34,7 +35,8 @@ def unknown(targets: Iterable[str], client: Client) -> list[str]:
     return [t for t in targets if not any(row.has(t) for row in client.foreign_calls)]
 
 
-_set_up: set[int] = set()  # the rows of this process's client, which live as long as it
+# The rows of this process's client, which live as long as it.
+_set_up: set[int] = session.own("foreign calls that are set up", set())
 
 
 def set_up(targets: Iterable[str], client: Client) -> None:

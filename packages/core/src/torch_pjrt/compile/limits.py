@@ -1,71 +1,21 @@
-"""What a program has that a device cannot do, by its StableHLO; and whether a rule's program has such things.
-
-Only devices whose capabilities are limited are asked about: for others nothing here runs.
-"""
+"""Whether a limited device can run the program of a rule. For others nothing here runs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import numpy as np
-import torch
 
 from torch_pjrt import dtypes
+from torch_pjrt.client.client import client
+from torch_pjrt.compile.abstract import Asked
 from torch_pjrt.graph.signature import NumberSlot, Slot, filled
-from torch_pjrt.plugin.capabilities import LEAST, Capabilities
-from torch_pjrt.run.client import client
-
-if TYPE_CHECKING:
-    from torch_pjrt.lowering.table import Lowering
-    from torch_pjrt.tensor.bind import Call
-
-# The structure of a program, which is no operation of the device.
-_STRUCTURE = frozenset(("builtin", "func", "sdy"))
-_WIDE = frozenset(("f64", "i64", "ui64", "complex<f64>"))
-_ELEMENTS: dict[torch.dtype, str] = {
-    torch.bool: "i1",
-    torch.uint8: "ui8",
-    torch.uint16: "ui16",
-    torch.uint32: "ui32",
-    torch.uint64: "ui64",
-    torch.int8: "i8",
-    torch.int16: "i16",
-    torch.int32: "i32",
-    torch.int64: "i64",
-    torch.float16: "f16",
-    torch.bfloat16: "bf16",
-    torch.float32: "f32",
-    torch.float64: "f64",
-    torch.complex64: "complex<f32>",
-    torch.complex128: "complex<f64>",
-    torch.float8_e4m3fn: "f8E4M3FN",
-    torch.float8_e5m2: "f8E5M2",
-}
+from torch_pjrt.lowering.table import Lowering
+from torch_pjrt.plugin.limits import objection
 
 
-def objection(module: Any, capabilities: Capabilities) -> str | None:
-    """What of an MLIR module the device cannot do, in words; None if it can do all."""
-    forbidden = {_ELEMENTS[d] for d in capabilities.lacks_dtypes if d in _ELEMENTS}
-    if not capabilities.has_64_bits:
-        forbidden |= _WIDE
-    allowed = capabilities.operations
-    unknown: set[str] = set()
-    elements: set[str] = set()
-    for operation in _operations(module.operation):
-        dialect, _, name = operation.name.partition(".")
-        if dialect not in _STRUCTURE and operation.name != "stablehlo.return":
-            short = name if dialect == "stablehlo" else operation.name
-            if allowed is not None and short not in allowed and short not in LEAST:
-                unknown.add(short)
-            elements |= {_element(r.type) for r in operation.results} & forbidden
-    words = [f"the operation `{name}`" for name in sorted(unknown)]
-    words += [f"values of {name}" for name in sorted(elements)]
-    return " and ".join(words) or None
-
-
-def objection_to_rule(lowering: Lowering, call: Call) -> str | None:
+def objection_to_rule(lowering: Lowering, call: Asked) -> str | None:
     """What a rule's program for this call has that the device at work cannot do; None if it can run."""
     try:
         with dtypes.x64():
@@ -75,8 +25,8 @@ def objection_to_rule(lowering: Lowering, call: Call) -> str | None:
     return objection(module, client().capabilities)
 
 
-def _lowered(lowering: Lowering, call: Call) -> Any:
-    shapes = [jax.ShapeDtypeStruct(tuple(f.shape), dtypes.to_jax(f.dtype)) for f in call.faces]
+def _lowered(lowering: Lowering, call: Asked) -> Any:
+    shapes = [jax.ShapeDtypeStruct(tuple(f.shape), dtypes.to_jax(f.dtype)) for f in call.specs]
     wide = dtypes.are_wide()
     kinds = {int: np.int64 if wide else np.int32, float: np.float64 if wide else np.float32}
     numbers = [
@@ -98,18 +48,3 @@ def _lowered(lowering: Lowering, call: Call) -> Any:
 
     words = jax.ShapeDtypeStruct((2,), np.dtype(np.uint32))
     return client().lower(run, (words, numbers, *shapes), ())
-
-
-def _operations(operation: Any) -> Iterator[Any]:
-    """An operation and all within it."""
-    yield operation
-    for region in operation.regions:
-        for block in region.blocks:
-            for inner in block.operations:
-                yield from _operations(inner.operation)
-
-
-def _element(kind: Any) -> str:
-    """The element type of a value's type, as text."""
-    element = getattr(kind, "element_type", None)
-    return str(kind if element is None else element)

@@ -39,8 +39,8 @@ Evaluate = Callable[[Graph, Sequence[Array], Scope], tuple[Array, ...]]
 def run_loop(
     op: LoopOp, inputs: Sequence[Array], scope: Scope, evaluate: Evaluate
 ) -> Sequence[Array]:
-    """The loop's results; `evaluate` gives those of one turn."""
-    n_before = len(inputs) - op.n_stacked
+    """The loop's results; `evaluate` gives those of one iteration."""
+    n_before = len(inputs) - op.n_xs
     carried, same, stacks = (
         inputs[: op.n_carried],
         inputs[op.n_carried : n_before],
@@ -50,7 +50,7 @@ def run_loop(
     draws = [np.array([(d.seeding, d.index) for d in each[::way]], np.int64) for each in op.draws]
     numbers = [scope.numbers(each[::way]) for each in op.numbers]
 
-    def turn(carry: Sequence[Array], one: tuple[Sequence[Array], ...]) -> Any:
+    def iteration(carry: Sequence[Array], one: tuple[Sequence[Array], ...]) -> Any:
         elements, its_draws, its_numbers = one
 
         def number(n: Number) -> Any:
@@ -68,6 +68,12 @@ def run_loop(
 
     each = (tuple(stacks), draws, numbers)
     if op.vectorized:
-        return jax.vmap(lambda *one: turn((), one)[1], axis_size=op.turns)(*each)
-    final, collected = lax.scan(turn, tuple(carried), each, length=op.turns, reverse=op.reverse)
+        return jax.vmap(lambda *one: iteration((), one)[1], axis_size=op.trip_count)(*each)
+    final, collected = lax.scan(
+        iteration,
+        tuple(carried),
+        each,  # pyright: ignore[reportArgumentType]
+        length=op.trip_count,
+        reverse=op.reverse,
+    )
     return (*final, *collected)

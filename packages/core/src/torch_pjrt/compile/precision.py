@@ -48,7 +48,7 @@ def _signature_with(s: Signature, name: str) -> Signature:
     if inner is None and not isinstance(s.op, torch._ops.OpOverload):
         return s  # no rule is traced for it
     return intern(
-        *(s.op, s.args, s.kwargs, s.faces, s.outs, s.numbers),
+        *(s.op, s.args, s.kwargs, s.specs, s.outs, s.numbers),
         random=s.random,
         returns=s.returns,
         dropped=s.dropped,
@@ -58,4 +58,4 @@ def _signature_with(s: Signature, name: str) -> Signature:
 
 
 def _has_wide(signature: Signature) -> bool:
-    return any(face.dtype in _WIDE for face in signature.faces)
+    return any(spec.dtype in _WIDE for spec in signature.specs)

@@ -19,17 +19,24 @@ import jax
 import numpy as np
 
 from torch_pjrt import dtypes
+from torch_pjrt.client import memory
+from torch_pjrt.client.client import LAUNCH_ERRORS, client
+from torch_pjrt.client.shardings import Sharding, stack_of
+from torch_pjrt.client.stack_elements import gathered
+from torch_pjrt.client.wait import remember, wait
 from torch_pjrt.compile import saved
-from torch_pjrt.compile.boundary import Boundary, with_stacks
 from torch_pjrt.compile.build import as_signed, function_of, seeding_words
+from torch_pjrt.compile.eviction import Eviction
+from torch_pjrt.compile.hooks import hooks
 from torch_pjrt.compile.likely_inputs import forget as forget_numbers
 from torch_pjrt.compile.likely_inputs import likely_inputs
+from torch_pjrt.compile.partitioned import aliased, chips_of, of_outputs, spread_as_asked, through
 from torch_pjrt.compile.precision import in_force
-from torch_pjrt.compile.room import Room
 from torch_pjrt.compile.sizes import may_need
+from torch_pjrt.graph.boundary import Boundary, with_stacks
 from torch_pjrt.graph.graph import Graph, graph_of, with_inputs
 from torch_pjrt.graph.loop import loops_of
-from torch_pjrt.observe import hooks
+from torch_pjrt.interrupts.quiet import quiet
 from torch_pjrt.observe.compilations import (
     Compilation,
     check_limit,
@@ -39,21 +46,15 @@ from torch_pjrt.observe.compilations import (
 )
 from torch_pjrt.observe.counters import counters
 from torch_pjrt.observe.dumps import begin as begin_dump
-from torch_pjrt.observe.launches import launched
 from torch_pjrt.passes.runner import run_passes
 from torch_pjrt.plugin.jax_backend import call_in_c
-from torch_pjrt.run import memory
-from torch_pjrt.run.client import client
-from torch_pjrt.run.quiet import quiet
-from torch_pjrt.run.rows import gathered
-from torch_pjrt.run.wait import remember, wait
+from torch_pjrt.session import session
 from torch_pjrt.settings import settings
 
 if TYPE_CHECKING:
     from torch_pjrt.graph.tape import Tape, Value
 
 _MOST_VARIANTS = 2
-_launches = itertools.count(1)
 
 
 class Program:
@@ -63,8 +64,9 @@ class Program:
     donated    the inputs (negative numbers) whose memory it takes.
     outputs    the tape's numbers of the values it returns, in order.
     plan       which numbers of the tape are inputs.
+    shardings  where its inputs lie, as they were recorded; empty where no package spreads arrays.
     boundary   which inputs and outputs it takes and gives as stacks.
-    launches, resets, needs    kept by `run/memory.py`.
+    launches, resets, needs    kept by `client/memory.py`.
     used           grows from launch to launch of any program.
     compilation    what it cost, why it was needed, how often it ran.
     """
@@ -79,6 +81,7 @@ class Program:
         donated: tuple[int, ...],
         plan: NumberPlan,
         boundary: Boundary,
+        shardings: Sequence[Sharding] = (),
     ) -> None:
         self.recorded = recorded
         self.compiled = compiled
@@ -86,10 +89,11 @@ class Program:
         self.outputs = outputs
         self.donated = donated
         self.plan = plan
+        self.shardings = shardings
         self.launches = self.resets = self.used = 0
         self.needs: int | None = None
         self._call: Callable[..., Any] | None = None  # the compiled program, once it has run
-        self._may_not_fit = may_need(recorded) > memory.room()
+        self._may_not_fit = may_need(recorded) > memory.free_bytes()
         self._all_needs: int | None = None
 
     @property
@@ -117,8 +121,8 @@ class Program:
         """Launch it on these arrays, of which it takes those of `donated`, and numbers.
 
         `box` gets one item, what was given, in the instant in which the memory is taken. Whatever is raised:
-        where the box is empty the program has not run. `kept` are places among `arrays` that are copied
-        before they are taken; `values` hold the arrays, and may be told to hold rows of a stack instead.
+        where the box is empty the program has not run. `kept` are positions among `arrays` that are copied
+        before they are taken; `values` hold the arrays, and may be told to hold elements of a stack instead.
         """
         for hook in hooks.before_launch:
             hook(self)
@@ -128,14 +132,14 @@ class Program:
                     self._try(arrays, numbers, box)
                 else:
                     self._launch((*gathered(self.boundary, arrays, kept, values), *numbers), box)
-            except jax.errors.JaxRuntimeError as error:
+            except LAUNCH_ERRORS as error:
                 memory.raise_if_exhausted(error, "launching a program")
                 raise
-        self.used = next(_launches)
+        self.used = next(_programs.launches)
         memory.launched(self)
         if box[0]:
             remember(box[0])
-        launched(self)
+        self.compilation.runs += 1
         counters.programs_run += 1
         counters.donated += len(self.donated)
         for hook in hooks.after_launch:
@@ -172,10 +176,10 @@ class Program:
         """Whether there is room for what it needs beside its inputs. Asked where that may be much."""
         if self._all_needs is None:
             self._all_needs = memory.all_needs(self.compiled)
-        if self._all_needs <= memory.room():
+        if self._all_needs <= memory.free_bytes():
             return True
         wait()  # what still runs may give back what it needs
-        return self._all_needs <= memory.room()
+        return self._all_needs <= memory.free_bytes()
 
 
 class NumberPlan:
@@ -269,8 +273,27 @@ class Entry:
         return max((program.used for program in self.variants.values()), default=0)
 
 
-_entries: dict[Any, Entry] = {}
-_room = Room(_entries)
+class _Programs:
+    """The cache.
+
+    entries    by all that tells programs apart, see `program_for`.
+    eviction   which of them are given back.
+    launches   counts those of all programs.
+    """
+
+    def __init__(self) -> None:
+        self.entries: dict[Any, Entry] = {}
+        self.eviction = Eviction(self.entries)
+        self.launches = itertools.count(1)
+
+    def forget(self) -> None:
+        self.entries.clear()
+        self.eviction.given_back.clear()
+        self.eviction.count_again()
+
+
+_programs = session.own("programs", _Programs())
+_entries, _eviction = _programs.entries, _programs.eviction
 
 
 def program_for(
@@ -280,21 +303,23 @@ def program_for(
 
     Raises `TooManyPrograms` where one that is not known would be one too many.
     """
-    faces = tuple([value.face for value in tape.inputs])
+    specs = tuple([value.spec for value in tape.inputs])
     options = tuple(settings.compile_options.items())
-    key = (
+    shared = (
         tuple(tape.code),
         live,
-        faces,
+        specs,
         len(tape.draws),
         in_force(),
         settings.roll_layers,
         options,
     )
+    shardings = spread_as_asked(tape, live, shared)
+    key = (*shared, shardings)
     entry = _entries.get(key)
     if entry is None:
-        if key not in _room.given_back:
-            check_limit(len(_entries) + len(_room.given_back), tape, key, reusable)
+        if key not in _eviction.given_back:
+            check_limit(len(_entries) + len(_eviction.given_back), tape, key, reusable)
         entry = _entries[key] = Entry(tape)
     elif not entry.plan.fits(tape):
         entry.plan = entry.plan.widened(tape, entry.history)
@@ -308,13 +333,13 @@ def program_for(
         else:
             program = next(iter(entry.variants.values()))
     if program is None:
-        _room.make()
+        _eviction.make()
         _entries[key] = entry
         with compiling(tape, key, donated, entry.plan.changing, str(cause)) as compilation:
-            program = _compiled(tape, live, reusable, entry.plan)
+            program = _compiled(tape, live, reusable, entry.plan, shardings)
         program.compilation = compilation
         entry.variants[donated] = program
-        _room.take(key, program)
+        _eviction.take(key, program)
         for hook in hooks.after_compile:
             hook(program)
     elif tape.code.__class__ is not list:
@@ -324,9 +349,7 @@ def program_for(
 
 def forget_programs() -> None:
     """Empty the cache. What is compiled again is counted again."""
-    _entries.clear()
-    _room.given_back.clear()
-    _room.count_again()
+    _programs.forget()
     forget_known()
     forget_numbers()
 
@@ -340,7 +363,7 @@ def anew() -> Iterator[None]:
         yield
     finally:
         _entries.update(kept)
-        _room.count_again()
+        _eviction.count_again()
 
 
 def shapes_of_arguments(tape: Tape, plan: NumberPlan) -> list[jax.ShapeDtypeStruct]:
@@ -362,48 +385,62 @@ def _shapes_of_stacks(
     """What the arguments look like as the program takes them."""
     taken: list[jax.ShapeDtypeStruct] = []
     n = 0
-    for place in boundary.inputs:
-        if isinstance(place, int):
-            taken.append(shapes[place])
+    for position in boundary.inputs:
+        if isinstance(position, int):
+            taken.append(shapes[position])
             n += 1
         else:
-            first = shapes[place[0]]
-            taken.append(first.update(shape=(len(place), *first.shape)))
-            n += len(place)
+            first = shapes[position[0]]
+            shape = (len(position), *first.shape)
+            taken.append(first.update(shape=shape, sharding=stack_of(first.sharding)))
+            n += len(position)
     return [*taken, *shapes[n:]]
 
 
 def _compiled(
-    tape: Tape, live: tuple[int, ...], reusable: Mapping[int, int], plan: NumberPlan
+    tape: Tape,
+    live: tuple[int, ...],
+    reusable: Mapping[int, int],
+    plan: NumberPlan,
+    shardings: Sequence[Sharding],
 ) -> Program:
     """Outputs that reuse an input's memory come first, in the inputs' order: JAX pairs them in order."""
     outputs = [*reusable.values(), *sorted(set(live) - set(reusable.values()))]
     recorded = with_inputs(graph_of(tape, outputs), plan.changing)
     for hook in hooks.before_compile:
         hook(recorded)
-    digest = saved.digest_of(recorded, tape, tuple(reusable))
-    found = saved.load(digest) if digest is not None else None
+    given = of_outputs(recorded, tape, outputs, reusable, shardings)
+    digest = saved.digest_of(recorded, tape, tuple(reusable), given)
+    chips = chips_of(shardings, given)
+    found = saved.load(digest, chips) if digest is not None else None
     if found is None:
         start = time.perf_counter()
-        found, lowered = _compile(recorded, tape, reusable, plan)
+        found, lowered = _compile(recorded, tape, reusable, plan, shardings, given)
         if digest is not None:
             seconds = time.perf_counter() - start
             saved.save(digest, *found, lowered, len(recorded.nodes), seconds)
     compiled, boundary = found
-    return Program(recorded, compiled, tuple(outputs), tuple(reusable), plan, boundary)
+    return Program(recorded, compiled, tuple(outputs), tuple(reusable), plan, boundary, shardings)
 
 
 def _compile(
-    recorded: Graph, tape: Tape, reusable: Mapping[int, int], plan: NumberPlan
+    recorded: Graph,
+    tape: Tape,
+    reusable: Mapping[int, int],
+    plan: NumberPlan,
+    shardings: Sequence[Sharding],
+    given: Sequence[Sharding | None] | None,
 ) -> tuple[tuple[Any, Boundary], Any]:
     """The graph compiled for arrays like the tape's inputs, and how they go in; what JAX lowered."""
-    heirs = {-origin - 1: place for place, origin in enumerate(reusable)}
-    graph, boundary = with_stacks(run_passes(client().passes, recorded), heirs)
+    pairs = aliased(reusable, shardings, given)
+    graph, boundary = with_stacks(run_passes(client().passes, recorded), pairs)
     dump = begin_dump(recorded, graph)
     function = function_of(graph, client().lowerings, plan, len(tape.draws))
     arguments = _shapes_of_stacks(boundary, shapes_of_arguments(tape, plan))
     with dtypes.x64():
-        compiled, lowered = client().compile(function, arguments, boundary.donated, dump)
+        compiled, lowered = client().compile(
+            function, arguments, boundary.donated, dump, through(boundary, given)
+        )
     counters.programs_compiled += 1
     counters.loops += sum(1 for loop in loops_of(graph) if not loop.vectorized)
     return (compiled, boundary), lowered

@@ -19,6 +19,6 @@ def _touched(graph: Graph) -> int:
         signature = node.signature
         if signature.expansion is not None:
             total += _touched(signature.expansion)
-        for face in (*signature.faces, *signature.outs):
-            total += face.numel * face.dtype.itemsize
+        for spec in (*signature.specs, *signature.outs):
+            total += spec.numel * spec.dtype.itemsize
     return total

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from torch_pjrt.client.client import client
 from torch_pjrt.graph.graph import Node
-from torch_pjrt.run.client import client
 
 Array = jax.Array
 
@@ -35,8 +35,8 @@ def stacked(node: Node, values: Sequence[Array]) -> Array:
 def elements(stack: Array, indices: Sequence[int]) -> Sequence[Array]:
     """These elements of a stack, by the device's way."""
     has_all = client().capabilities.operations is None
-    places = _PLACES.get(client().chip.platform if has_all else "", _known)(indices)
-    return [lax.dynamic_index_in_dim(stack, place, keepdims=False) for place in places]
+    positions = _POSITIONS.get(client().chip.platform if has_all else "", _known)(indices)
+    return [lax.dynamic_index_in_dim(stack, position, keepdims=False) for position in positions]
 
 
 def _known(indices: Sequence[int]) -> Sequence[int]:
@@ -46,9 +46,9 @@ def _known(indices: Sequence[int]) -> Sequence[int]:
 def _unseen(indices: Sequence[int]) -> Sequence[int] | Sequence[Array]:
     """`indices` as numbers that XLA does not look through, if there are enough of them.
 
-    XLA's CPU compiler makes a kernel of 10 to 20 ms for each slice at a known place, and for each that reads
-    such a slice, but only one for all that are alike at places which it does not know. It does not know
-    what a sort does, whose payload is the same in both places.
+    XLA's CPU compiler makes a kernel of 10 to 20 ms for each slice at a known index, and for each that
+    reads such a slice, but only one for all that are alike at indices which it does not know. It does not
+    know what a sort does, whose payload is the same in both positions.
     """
     if len(indices) < _FEWEST_UNSEEN:
         return indices
@@ -65,4 +65,4 @@ _FEWEST_UNSEEN = 4
 _MOST_SORTED = 256
 
 # How an index is written on a platform. Where it is not listed, as a constant.
-_PLACES: dict[str, Callable[[Sequence[int]], Sequence[int] | Sequence[Array]]] = {"cpu": _unseen}
+_POSITIONS: dict[str, Callable[[Sequence[int]], Sequence[int] | Sequence[Array]]] = {"cpu": _unseen}

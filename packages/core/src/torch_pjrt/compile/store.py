@@ -132,7 +132,7 @@ class Store:
 
     def clear(self) -> tuple[int, int]:
         """Remove all programs: how many, of how many bytes."""
-        return self.prune(0)
+        return self.prune(-1)  # files without content, too
 
     def _path(self, digest: str) -> Path:
         return self.folder / (digest + _SUFFIX)

@@ -7,12 +7,12 @@ from typing import Any
 
 import jax
 
+from torch_pjrt.client.client import client
 from torch_pjrt.compile.build import evaluate
 from torch_pjrt.compile.loops import Scope
 from torch_pjrt.compile.precision import in_force
 from torch_pjrt.graph.graph import Draw, Graph, Number
 from torch_pjrt.passes.runner import run_passes
-from torch_pjrt.run.client import client
 
 Array = jax.Array
 

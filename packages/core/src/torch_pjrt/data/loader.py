@@ -16,8 +16,10 @@ from typing import Any
 import torch
 
 from torch_pjrt.data.ownership import is_free, visit
-from torch_pjrt.run.quiet import quiet
+from torch_pjrt.interrupts.quiet import quiet
 
+# Where a tensor goes: a sharding of JAX's, or None.
+Place = Callable[[torch.Tensor], Any]
 _END = object()
 _WAIT_S = 0.05  # how long a thread that was told to stop may not notice
 _MOST_WAIT_S = 1.0  # for a loader that takes longer to give its next batch, nobody waits
@@ -31,6 +33,7 @@ class DeviceLoader:
 
     loader    any iterable: a `DataLoader`, a list, an object with `__iter__`; read anew for each epoch.
     device    "pjrt", or any device of PyTorch (then batches are moved with `.to`, in turn).
+    place     says of each tensor the `jax.sharding.Sharding` that it goes to, or None: where others go.
     prefetch  at least 1: so many batches more than the one in use take memory on the device.
 
     Tensors in tuples, lists, named tuples, mappings and dataclasses are moved, other things left as they are;
@@ -45,12 +48,15 @@ class DeviceLoader:
         loader: Iterable[Any],
         device: torch.device | str = "pjrt",
         prefetch: int = 2,
+        *,
+        place: Place | None = None,
     ) -> None:
         if prefetch < 1:
             raise ValueError(f"prefetch must be at least 1, saw {prefetch}")
         self.loader = loader
         self.device = torch.device(device)
         self.prefetch = prefetch
+        self.place = place
 
     def __len__(self) -> int:
         """The loader's; `TypeError` if it has none."""
@@ -59,7 +65,9 @@ class DeviceLoader:
     def set_epoch(self, epoch: int) -> None:
         """Tell the loader or one of its samplers which epoch it is; `AttributeError` if none asks."""
         loader: Any = self.loader
-        samplers = [getattr(loader, n, None) for n in ("sampler", "batch_sampler", "dataset")]
+        samplers: list[Any] = [
+            getattr(loader, n, None) for n in ("sampler", "batch_sampler", "dataset")
+        ]
         for one in (loader, *samplers):
             if hasattr(one, "set_epoch"):
                 one.set_epoch(epoch)
@@ -87,7 +95,7 @@ class DeviceLoader:
         sent: queue.Queue[tuple[Any, BaseException | None]] = queue.Queue(self.prefetch)
         thread = threading.Thread(
             target=_send_all,
-            args=(chain(first, source), sent, stop),
+            args=(chain(first, source), _Sender(self.place), sent, stop),
             name="torch_pjrt.DeviceLoader",
             daemon=True,
         )
@@ -121,10 +129,10 @@ def _take(source: Iterator[Any]) -> Iterator[Any]:
 
 @dataclasses.dataclass(slots=True)
 class _Sent:
-    """A tensor under way: its value on the device, and the face of the tensor to be made of it."""
+    """A tensor under way: its value on the device, and the spec of the tensor to be made of it."""
 
     value: Any
-    face: Any
+    spec: Any
 
 
 @dataclasses.dataclass(slots=True)
@@ -136,6 +144,7 @@ class _Later:
 
 def _send_all(
     source: Iterator[Any],
+    send: _Sender,
     sent: queue.Queue[tuple[Any, BaseException | None]],
     stop: threading.Event,
 ) -> None:
@@ -146,7 +155,7 @@ def _send_all(
             if not box:
                 _put((_END, None), sent, stop)
                 return
-            [batch] = visit(box, True, _send)
+            [batch] = visit(box, True, send)
             _put((batch, None), sent, stop)
             del batch
     except BaseException as error:
@@ -168,31 +177,37 @@ def _put(
         return
 
 
-def _send(x: Any, alone: bool) -> Any:
-    """`x` with its tensors put on their way."""
-    if isinstance(x, torch.Tensor):
-        return _send_tensor(x, alone)
-    if hasattr(x, "to") and callable(x.to):
-        return _Later(x)
-    return _rebuilt(x, lambda parts: visit(parts, alone, _send))
+class _Sender:
+    """Puts the tensors of a batch on their way, to where `place` says."""
 
+    def __init__(self, place: Place | None) -> None:
+        self.place = place
 
-def _send_tensor(tensor: torch.Tensor, alone: bool) -> Any:
-    from torch_pjrt.tensor.transfer import face_on_device, upload
+    def __call__(self, x: Any, alone: bool) -> Any:
+        """`x` with its tensors put on their way."""
+        if isinstance(x, torch.Tensor):
+            return self._send(x, alone)
+        if hasattr(x, "to") and callable(x.to):
+            return _Later(x)
+        return _rebuilt(x, lambda parts: visit(parts, alone, self))
 
-    plain = type(tensor) is torch.Tensor and tensor.layout is torch.strided
-    if not plain or tensor.device.type != "cpu" or tensor.requires_grad:
-        return _Later(tensor)
-    value = upload(tensor, copy=not (alone and is_free(tensor)))
-    return _Sent(value, face_on_device(tensor))
+    def _send(self, tensor: torch.Tensor, alone: bool) -> Any:
+        from torch_pjrt.tensor.storage.transfer import spec_on_device, upload
+
+        plain = type(tensor) is torch.Tensor and tensor.layout is torch.strided
+        if not plain or tensor.device.type != "cpu" or tensor.requires_grad:
+            return _Later(tensor)
+        sharding = None if self.place is None else self.place(tensor)
+        value = upload(tensor, copy=not (alone and is_free(tensor)), sharding=sharding)
+        return _Sent(value, spec_on_device(tensor))
 
 
 def _received(x: Any, device: torch.device) -> Any:
     """What was sent, as tensors."""
-    from torch_pjrt.tensor.buffer import wrap_sized
+    from torch_pjrt.tensor.storage.buffer import wrap_sized
 
     if isinstance(x, _Sent):
-        return wrap_sized(x.value, x.face)
+        return wrap_sized(x.value, x.spec)
     if isinstance(x, _Later):
         return _moved(x.thing, device)
     return _rebuilt(x, lambda parts: [_received(part, device) for part in parts])

@@ -8,11 +8,12 @@ the storage (and not NumPy, nor another process).
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
+
+from torch_pjrt.references import OF_A_LOCAL, getrefcount
 
 _uses_of_storage: Callable[[int], int] | None = getattr(torch._C, "_storage_Use_Count", None)
 
@@ -23,7 +24,7 @@ def visit(items: Iterable[Any], alone: bool, see: Callable[[Any, bool], Any]) ->
     results = []
     while held:
         item = held.pop(0)
-        mine = alone and sys.getrefcount(item) <= _ALONE
+        mine = alone and getrefcount(item) <= OF_A_LOCAL
         results.append(see(item, mine))
     return results
 
@@ -39,14 +40,3 @@ def is_free(tensor: torch.Tensor) -> bool:
         and storage.resizable()
         and not storage.is_shared()
     )
-
-
-def _alone() -> int:
-    """The reference count that `visit` sees for what only one container holds."""
-    container = (object(),)
-    held = list(container)
-    item = held.pop(0)
-    return sys.getrefcount(item)
-
-
-_ALONE = _alone()

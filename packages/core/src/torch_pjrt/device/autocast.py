@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from torch_pjrt.overloads import Absent, named
+from torch_pjrt.session import session
 
 if TYPE_CHECKING:
     from torch_pjrt.plugin.autocast import AutocastRules
@@ -20,16 +21,18 @@ if TYPE_CHECKING:
 Kernel = Callable[..., Any]
 
 _KEY = "AutocastPrivateUse1"
-_BELOW = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)
+_BELOW = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)  # pyright: ignore[reportAttributeAccessIssue]
 _exclude = torch._C._ExcludeDispatchKeyGuard
-_libraries: list[torch.library.Library] = []
-_set_up_in = threading.local()
+_libraries: list[torch.library.Library] = session.own("kernels of autocast", [])
+_set_up_in = session.own("threads with a default of autocast", threading.local())
 
 # Those without a `dtype`, and the overload that has one.
 _WITH_DTYPE = {"norm.Scalar": "ScalarOpt_dtype", "norm.ScalarOpt_dim": "ScalarOpt_dim_dtype"}
 
 # Parameters cast within this `torch.autocast`, by identity: the parameter, its version, and the copy.
-_cast_parameters: dict[int, tuple[torch.Tensor, int, torch.Tensor]] = {}
+_cast_parameters: dict[int, tuple[torch.Tensor, int, torch.Tensor]] = session.own(
+    "parameters that autocast has cast", {}
+)
 
 
 def set_default_dtype() -> None:
@@ -63,7 +66,7 @@ def _let_control_flow_through() -> None:
     keys = torch._C.DispatchKey
     for op in getattr(torch._ops, "_higher_order_ops", {}).values():
         if not op.non_fallthrough_keys.has(keys.AutocastCPU):
-            op.fallthrough(keys.AutocastPrivateUse1)
+            op.fallthrough(keys.AutocastPrivateUse1)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def _in_lower(op: Any) -> Kernel:
@@ -102,19 +105,19 @@ def _with_float32_result(op: Any) -> Kernel:
     name = op._schema.name.removeprefix("aten::")
     named = _WITH_DTYPE.get(f"{name}.{op._schema.overload_name}")
     target = op if named is None else getattr(op.overloadpacket, named)
-    places = [a.name for a in op._schema.arguments]
-    place = places.index("dtype") if "dtype" in places else len(places)
+    positions = [a.name for a in op._schema.arguments]
+    position = positions.index("dtype") if "dtype" in positions else len(positions)
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
-        given = kwargs.get("dtype") if len(args) <= place else args[place]
+        given = kwargs.get("dtype") if len(args) <= position else args[position]
         with _exclude(_BELOW):
             if given is not None or not _is_eligible(args[0]):
                 return op(*args, **kwargs)
             if named is not None:  # its other arguments have no defaults there
-                rest = op._schema.arguments[len(args) : place]
+                rest = op._schema.arguments[len(args) : position]
                 args += tuple(kwargs.get(a.name, a.default_value) for a in rest)
                 kwargs = {}
-            return target(*args[:place], **{**kwargs, "dtype": torch.float32})
+            return target(*args[:position], **{**kwargs, "dtype": torch.float32})
 
     return kernel
 

@@ -1,8 +1,8 @@
 """`torch.utils.checkpoint` computes again: what it starts from is set apart from what forward had.
 
 Recorded into one program, the second computation would be equal to the first, node by node, and be merged
-with it: by our passes, and by XLA. Its inputs come through `pjrt.apart`, which gives what it is given, and
-of which the compiler knows nothing.
+with it: by our passes, and by XLA. Its inputs come through `pjrt.optimization_barrier`, which gives what it
+is given, and of which the compiler knows nothing.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any
 import torch
 from torch.utils import checkpoint
 
-from torch_pjrt.graph.face import contiguous_face
-from torch_pjrt.graph.signature import APART, Slot, intern
+from torch_pjrt.graph.signature import OPTIMIZATION_BARRIER, Slot, intern
 from torch_pjrt.graph.tape import Value, push
-from torch_pjrt.tensor.buffer import is_pjrt, wrap
-from torch_pjrt.tensor.view import value_of
+from torch_pjrt.graph.tensor_spec import contiguous_spec
+from torch_pjrt.tensor.storage.buffer import is_pjrt, wrap
+from torch_pjrt.tensor.storage.view import value_of
 
 # Parts with smaller inputs are merged all the same: what they keep is little, and time is saved.
 _LEAST_BYTES = 1 << 16
@@ -66,11 +66,11 @@ def _apart(x: Any) -> Any:
         return x
     with torch.no_grad():
         value = apart(value_of(x))
-        return wrap(value, value.face).requires_grad_(x.requires_grad)
+        return wrap(value, value.spec).requires_grad_(x.requires_grad)
 
 
 def apart(value: Value) -> Value:
     """The value again, as the result of a node that no pass and no compiler looks through."""
-    face = contiguous_face(value.face.shape, value.face.dtype)
-    signature = intern(APART, (Slot(0),), {}, (value.face,), (face,))
-    return push(signature.outs[0], signature.number, value)
+    spec = contiguous_spec(value.spec.shape, value.spec.dtype)
+    signature = intern(OPTIMIZATION_BARRIER, (Slot(0),), {}, (value.spec,), (spec,))
+    return push(signature, value)

@@ -3,6 +3,9 @@
 PyTorch's default backend is Inductor, which has no code for our device. Whatever leads to it
 (`torch.compile`, a decorator, `model.compile()`, `backend="inductor"`, a mode) calls one function, and that
 function asks here first. It is wrapped when Inductor is imported, and not imported here.
+
+`torch.compile(options=...)` refuses what is no option of Inductor's, before it knows which graphs there will
+be. So options of the backend `pjrt` are taken out there, and given to it where it compiles.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ _BACKEND = "pjrt"
 def install() -> None:
     """Stand before Inductor now, or when it is imported."""
     after_import(_INDUCTOR, _stand_before)
+    _take_options(getattr(torch, "_TorchCompileInductorWrapper", None))
 
 
 def _stand_before(inductor: Any) -> None:
@@ -41,6 +45,66 @@ def _stand_before(inductor: Any) -> None:
 
     compile_fx.stands_before = original  # type: ignore[attr-defined]
     inductor.compile_fx = compile_fx
+
+
+# The attribute of PyTorch's object that holds the options of the backend `pjrt`.
+_OPTIONS = "pjrt_options"
+
+
+def _take_options(wrapper: Any) -> None:
+    """Have `torch.compile` take our backend's options where no backend is named."""
+    if wrapper is None or hasattr(wrapper, _OPTIONS):
+        return
+    apply_options, call, equals = wrapper.apply_options, wrapper.__call__, wrapper.__eq__
+
+    @functools.wraps(apply_options)
+    def apply(self: Any, options: Mapping[str, Any] | None) -> None:
+        ours, names = _split(options or {})
+        setattr(self, _OPTIONS, {**getattr(self, _OPTIONS), **ours})
+        try:
+            apply_options(self, {k: v for k, v in (options or {}).items() if k not in ours})
+        except RuntimeError as error:
+            if names:
+                error.add_note(f"options for tensors on `pjrt`: {', '.join(sorted(names))}")
+            raise
+
+    @functools.wraps(call)
+    def compile_graph(self: Any, module: Any, inputs: Sequence[Any], **how: Any) -> Any:
+        ours = getattr(self, _OPTIONS)
+        if not ours:
+            return call(self, module, inputs, **how)
+        if is_on_device(module, inputs):
+            _warn_of_options(self.config)
+            return _backend()(module, inputs, options=ours)
+        warnings.warn(
+            f"Options of the backend `pjrt` do nothing for a graph of the CPU: {', '.join(sorted(ours))}.",
+            stacklevel=2,
+        )
+        return call(self, module, inputs, **how)
+
+    @functools.wraps(equals)
+    def is_equal(self: Any, other: Any) -> bool:
+        return equals(self, other) and getattr(self, _OPTIONS) == getattr(other, _OPTIONS, {})
+
+    setattr(wrapper, _OPTIONS, {})
+    wrapper.apply_options, wrapper.__call__, wrapper.__eq__ = apply, compile_graph, is_equal
+
+
+def _split(options: Mapping[str, Any]) -> tuple[dict[str, Any], frozenset[str]]:
+    """The options that Inductor does not know and our backend does; all names of our backend's, if asked."""
+    if not options:
+        return {}, frozenset()
+    from torch._inductor import config
+
+    known = config.get_config_copy()
+    unknown = [name for name in options if name.replace("-", "_") not in known]
+    if not unknown:
+        return {}, frozenset()
+    try:
+        names = frozenset(_backend().option_names)  # type: ignore[attr-defined]
+    except MissingPackage:
+        return {}, frozenset()
+    return {name: options[name] for name in unknown if name in names}, names
 
 
 def is_on_device(module: Any, inputs: Sequence[Any]) -> bool:

@@ -18,7 +18,7 @@ _original: Any = torch._C.Generator
 class _Refusing(type(_original)):
     """Calls, `isinstance` and `issubclass` mean PyTorch's class; a subclass of the user's is its own."""
 
-    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:  # pyright: ignore[reportSelfClsParameterName]
         if cls is not Generator:
             return super().__call__(*args, **kwargs)
         if _is_pjrt(kwargs.get("device", args[0] if args else None)):
@@ -30,10 +30,10 @@ class _Refusing(type(_original)):
             )
         return _original(*args, **kwargs)
 
-    def __instancecheck__(cls, x: Any) -> bool:
+    def __instancecheck__(cls, x: Any) -> bool:  # pyright: ignore[reportSelfClsParameterName]
         return isinstance(x, _original) if cls is Generator else super().__instancecheck__(x)
 
-    def __subclasscheck__(cls, c: type) -> bool:
+    def __subclasscheck__(cls, c: type) -> bool:  # pyright: ignore[reportSelfClsParameterName]
         return issubclass(c, _original) if cls is Generator else super().__subclasscheck__(c)
 
 

@@ -9,24 +9,33 @@ keeps numbers or tensors on the host. Optimizers that can be captured count on t
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import wraps
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 
+from torch_pjrt.device.counting_optimizers import counting_on_the_device
 from torch_pjrt.run.sync import sync
-from torch_pjrt.tensor.buffer import is_pjrt, wrap
-from torch_pjrt.tensor.view import store, value_and_face, value_of
+from torch_pjrt.session import session
+from torch_pjrt.tensor.storage.buffer import is_pjrt, wrap
+from torch_pjrt.tensor.storage.view import store, value_and_spec, value_of
 
 Optimizer = torch.optim.Optimizer
 
 # What the state of an optimizer looked like after a step which changed nothing but tensors.
-_known: WeakKeyDictionary[Optimizer, Any] = WeakKeyDictionary()
+_known: WeakKeyDictionary[Optimizer, Any] = session.own(
+    "optimizers whose steps may be undone", WeakKeyDictionary()
+)
 
-_deciding = False
+
+class _Here(threading.local):
+    deciding = False  # whether this thread records a step that may be undone
+
+
+_here = session.own("steps that may be undone", _Here())
 
 
 def install() -> None:
@@ -42,7 +51,7 @@ def install() -> None:
         found = list(optimizer_state["found_inf_per_device"].values())
         if len(found) != 1 or not is_pjrt(found[0]) or not _may_be_undone(optimizer):
             return original(self, optimizer, optimizer_state, *args, **kwargs)
-        with _counting_on_the_device(optimizer):
+        with counting_on_the_device([optimizer]):
             if (looks := _looks(optimizer)) is not None and _known.get(optimizer) == looks:
                 return _step_unless(found[0], optimizer, lambda: optimizer.step(*args, **kwargs))
             numbers = _numbers(optimizer)
@@ -58,7 +67,7 @@ def install() -> None:
 
 def is_deciding() -> bool:
     """Whether a step is being recorded that may be undone: its program does not end with it."""
-    return _deciding
+    return _here.deciding
 
 
 def _may_be_undone(optimizer: Optimizer) -> bool:
@@ -68,15 +77,14 @@ def _may_be_undone(optimizer: Optimizer) -> bool:
 
 def _step_unless(found_inf: torch.Tensor, optimizer: Optimizer, step: Callable[[], Any]) -> Any:
     """Record the step, and the choice of what was before where `found_inf` is not 0; then sync."""
-    global _deciding
     written = list(_tensors(optimizer))
     # New tensors in front of the same values: nothing is recorded.
-    before = [wrap(*value_and_face(t)) for t in written]
-    _deciding = True
+    before = [wrap(*value_and_spec(t)) for t in written]
+    _here.deciding = True
     try:
         result = step()
     finally:
-        _deciding = False
+        _here.deciding = False
     with torch.no_grad():
         skip = found_inf != 0
         for t, old in zip(written, before, strict=True):
@@ -115,22 +123,7 @@ def _looks(optimizer: Optimizer) -> Any:
 
 def _numbers(optimizer: Optimizer) -> Any:
     """The numbers that an optimizer keeps in itself and in its groups."""
-    places = [vars(optimizer), *optimizer.param_groups]
-    return [{k: x for k, x in place.items() if type(x) in (int, float)} for place in places]
-
-
-@contextmanager
-def _counting_on_the_device(optimizer: Optimizer) -> Iterator[None]:
-    """Meanwhile, groups that have the option `capturable` keep no tensor on the host."""
-    groups = [g for g in optimizer.param_groups if g.get("capturable") is False]
-    for group in groups:
-        group["capturable"] = True
-        for p in group["params"]:
-            for key, x in optimizer.state.get(p, {}).items():
-                if is_pjrt(p) and isinstance(x, torch.Tensor) and not x.dim() and not is_pjrt(x):
-                    optimizer.state[p][key] = x.to(p.device)
-    try:
-        yield
-    finally:
-        for group in groups:
-            group["capturable"] = False
+    positions = [vars(optimizer), *optimizer.param_groups]
+    return [
+        {k: x for k, x in position.items() if type(x) in (int, float)} for position in positions
+    ]

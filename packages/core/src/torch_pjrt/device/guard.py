@@ -4,7 +4,8 @@ A Python backend's device guard asks for the device type while unwinding from an
 must not throw. There, running Python code finds the error set, raises `SystemError`, and the process
 ends. `type_` absorbs that: it keeps the original error, and `_engine_run_backward` raises it afterwards.
 The same happens where a handler of a signal raises as it asks: `getStream`, which autograd calls for each
-node that it records, is one of those that must not throw. So handlers wait meanwhile (`run/signals.py`).
+node that it records, is one of those that must not throw. So handlers wait meanwhile
+(`interrupts/signals.py`).
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ from typing import Any, ClassVar
 
 import torch
 
-from torch_pjrt.run.quiet import quiet
-from torch_pjrt.run.signals import ONCE, Waits, came, deliver_soon, waits
+from torch_pjrt.interrupts.quiet import quiet
+from torch_pjrt.interrupts.signals import ONCE, Waits, came, deliver_soon, waits
+from torch_pjrt.session import session
 
 # A call that goes through C: CPython checks its result, and raises `SystemError` if an exception is in
 # flight. A call from Python to Python would not be checked, nor one that the interpreter specializes.
@@ -55,11 +57,11 @@ def _always(answer: Any, errors: list[BaseException], waits: Waits, step: int) -
             while True:
                 if not is_raised_soon:
                     is_raised_soon = True
-                    [*starmap(raise_soon, soon)]
+                    [*starmap(raise_soon, soon)]  # pyright: ignore[reportUnusedExpression]
                 if is_begun:
                     waits.n += step
                     if came and step < 0:
-                        [*starmap(deliver_soon, ONCE)]
+                        [*starmap(deliver_soon, ONCE)]  # pyright: ignore[reportUnusedExpression]
                 is_begun = True
                 yield answer
                 _harmless()
@@ -100,16 +102,16 @@ class _InFlight(threading.local):
         self.n_runs = 0
         is_main = threading.get_ident() == threading.main_thread().ident
         its_waits = waits if is_main else Waits()  # handlers run on the main thread only
-        kind = torch._C._autograd.DeviceType.PrivateUse1
+        kind = torch._C._autograd.DeviceType.PrivateUse1  # pyright: ignore[reportAttributeAccessIssue]
         override = partial(methodcaller("type_"), self)
         self.type_ = _in_turn(lambda: _always(kind, self.errors, its_waits, -1))
         self.override = _in_turn(lambda: _always(override, self.errors, its_waits, 1))
 
 
-_in_flight = _InFlight()
+_in_flight = session.own("errors in backward", _InFlight())
 
 
-class PjrtGuard(torch._C._acc.DeviceGuard):
+class PjrtGuard(torch._C._acc.DeviceGuard):  # pyright: ignore[reportAttributeAccessIssue]
     """The device guard: says which device type it guards. C++ asks where an error would end the process.
 
     It looks `type_` up, has handlers of signals called (its `str()` does so), and calls what it has found. So
@@ -124,7 +126,7 @@ class PjrtGuard(torch._C._acc.DeviceGuard):
         self.override = _of_thread("override")
 
 
-class PjrtHooks(torch._C._acc.PrivateUse1Hooks):
+class PjrtHooks(torch._C._acc.PrivateUse1Hooks):  # pyright: ignore[reportAttributeAccessIssue]
     """The accelerator hooks."""
 
     def is_available(self) -> bool:
@@ -140,7 +142,9 @@ class PjrtHooks(torch._C._acc.PrivateUse1Hooks):
 
 
 # What is done once, before the first backward that is to be differentiated itself: it needs more kernels.
-before_differentiated: list[Callable[[], None]] = []
+before_differentiated: list[Callable[[], None]] = session.own(
+    "what is done before the first backward of a backward", []
+)
 _preparing = threading.Lock()
 
 

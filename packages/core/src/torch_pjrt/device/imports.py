@@ -39,11 +39,11 @@ class _Watch(MetaPathFinder):
         sys.meta_path.remove(self)
         spec = PathFinder.find_spec(fullname, path, target)
         if spec is not None and spec.loader is not None:
-            spec.loader = _ThenTell(spec.loader, self._then)
+            spec.loader = _ThenCall(spec.loader, self._then)
         return spec
 
 
-class _ThenTell(Loader):
+class _ThenCall(Loader):
     """Loads as another loader does, and leaves no trace of itself."""
 
     def __init__(self, loader: Any, then: Then) -> None:

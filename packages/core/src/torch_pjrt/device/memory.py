@@ -140,6 +140,6 @@ def _grouped(now: int, most: int) -> dict[str, dict[str, int]]:
 
 def _memory() -> Any:
     torch.pjrt.init()  # type: ignore[attr-defined]
-    from torch_pjrt.run import memory
+    from torch_pjrt.client import memory
 
     return memory

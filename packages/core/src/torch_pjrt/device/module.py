@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from torch_pjrt.device.indices import check_chosen, check_index
 from torch_pjrt.device.memory import MemoryFunctions
+from torch_pjrt.device_index import check_chosen, check_index
 
 
 class PjrtModule(MemoryFunctions, ModuleType):
@@ -20,7 +20,7 @@ class PjrtModule(MemoryFunctions, ModuleType):
     def __init__(self, name: str) -> None:
         ModuleType.__init__(self, name, self.__class__.__doc__)
         self.__file__ = __file__
-        self.__path__: list[str] = []
+        self.__path__ = []
         self.Stream = Stream
         self.Event = Event
         self.device = DeviceContext
@@ -35,18 +35,18 @@ class PjrtModule(MemoryFunctions, ModuleType):
         """Whether the device has been started."""
         import sys
 
-        client = sys.modules.get("torch_pjrt.run.client")
+        client = sys.modules.get("torch_pjrt.client.client")
         return client is not None and client.is_started()
 
     def _is_in_bad_fork(self) -> bool:
         import sys
 
-        client = sys.modules.get("torch_pjrt.run.client")
+        client = sys.modules.get("torch_pjrt.client.client")
         return client is not None and client.is_in_bad_fork()
 
     def init(self) -> None:
         """Start the device. Raises `NoDevice` and its kin; does nothing the second time."""
-        from torch_pjrt.tensor.registry import register_all
+        from torch_pjrt.tensor.registration.registry import register_all
 
         register_all()
 
@@ -82,9 +82,9 @@ class PjrtModule(MemoryFunctions, ModuleType):
         check_index(device)
         if not self.is_initialized():
             return
+        from torch_pjrt.client.wait import wait
+        from torch_pjrt.run.deferred_checks import look
         from torch_pjrt.run.sync import sync
-        from torch_pjrt.run.wait import wait
-        from torch_pjrt.run.watch import look
 
         sync("torch.pjrt.synchronize()")
         wait()
@@ -93,7 +93,7 @@ class PjrtModule(MemoryFunctions, ModuleType):
     def _capability(self) -> dict[str, Any]:
         """What `torch.accelerator.get_device_capability` gives."""
         self.init()
-        from torch_pjrt.run.memory import supported_dtypes
+        from torch_pjrt.client.memory import supported_dtypes
 
         return {"supported_dtypes": supported_dtypes()}
 
@@ -102,7 +102,7 @@ class PjrtModule(MemoryFunctions, ModuleType):
 
     def manual_seed(self, seed: int) -> None:
         """Seed the device's random numbers; `torch.manual_seed` calls it too."""
-        from torch_pjrt.device.generator import generator
+        from torch_pjrt.graph.generator import generator
 
         generator.manual_seed(int(seed))
 
@@ -122,21 +122,21 @@ class PjrtModule(MemoryFunctions, ModuleType):
 
     def initial_seed(self) -> int:
         """The seed in force."""
-        from torch_pjrt.device.generator import generator
+        from torch_pjrt.graph.generator import generator
 
         return generator.seed
 
     def get_rng_state(self, device: Any = None) -> torch.Tensor:
         """16 bytes (uint8, on CPU) that `set_rng_state` takes: seed and offset."""
         check_index(device)
-        from torch_pjrt.device.generator import generator
+        from torch_pjrt.graph.generator import generator
 
         return generator.get_state()
 
     def set_rng_state(self, new_state: torch.Tensor, device: Any = None) -> None:
         """Go back to a state from `get_rng_state`; `RuntimeError` for anything else."""
         check_index(device)
-        from torch_pjrt.device.generator import generator
+        from torch_pjrt.graph.generator import generator
 
         generator.set_state(new_state)
 
@@ -179,7 +179,7 @@ class PjrtModule(MemoryFunctions, ModuleType):
 
     def _client(self) -> Any:
         self.init()
-        from torch_pjrt.run.client import client
+        from torch_pjrt.client.client import client
 
         return client()
 

@@ -45,10 +45,10 @@ class _Running(threading.local):
     depth = 0
 
 
-Place = tuple[nn.Module, str, nn.Parameter]
+Position = tuple[nn.Module, str, nn.Parameter]
 
 
-def _parameters(root: nn.Module) -> list[Place]:
+def _parameters(root: nn.Module) -> list[Position]:
     return [
         (module, name, parameter)
         for module in root.modules()
@@ -57,7 +57,7 @@ def _parameters(root: nn.Module) -> list[Place]:
     ]
 
 
-def _keep_identity(before: list[Place]) -> None:
+def _keep_identity(before: list[Position]) -> None:
     """Put the old parameter object back, with the content of the new one that took its place."""
     moved: dict[int, nn.Parameter] = {}
     for module, name, old in before:

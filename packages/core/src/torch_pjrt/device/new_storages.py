@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from torch_pjrt.device.indices import check_index
+from torch_pjrt.device_index import check_index
 
 
 def install() -> None:
@@ -33,18 +33,18 @@ def install() -> None:
 
 def _on_device(*args: Any, **kwargs: Any) -> torch.UntypedStorage:
     """Zeros, or the bytes that are given; whatever else PyTorch takes or refuses, it does on the CPU."""
-    from torch_pjrt.tensor.registry import register_all
+    from torch_pjrt.tensor.registration.registry import register_all
 
     register_all()
     from torch_pjrt.device.storages import from_cpu
-    from torch_pjrt.graph.face import contiguous_face
-    from torch_pjrt.tensor.buffer import Buffer, sized_storage
+    from torch_pjrt.graph.tensor_spec import contiguous_spec
+    from torch_pjrt.tensor.storage.buffer import Buffer, sized_storage
 
     size = kwargs.get("size", args[0] if args else 0)
     if not isinstance(size, int) or len(args) > 1 or set(kwargs) - {"size"}:
         return from_cpu(torch.UntypedStorage(*args, **kwargs))
     if size < 0:
         raise RuntimeError(f"Trying to create a storage of {size} bytes")
-    buffer = Buffer(None, contiguous_face((size,), torch.uint8))
+    buffer = Buffer(None, contiguous_spec((size,), torch.uint8))
     buffer.blank = False
     return sized_storage(buffer, size)

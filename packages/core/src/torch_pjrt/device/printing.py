@@ -8,13 +8,13 @@ from typing import Any
 import torch
 
 from torch_pjrt.observe.causes import because
-from torch_pjrt.tensor.buffer import is_pjrt
-from torch_pjrt.tensor.transfer import download
+from torch_pjrt.tensor.storage.buffer import is_pjrt
+from torch_pjrt.tensor.storage.transfer import download
 
 
 def install() -> None:
     """Format `pjrt` tensors through a CPU copy; the suffix still names the device."""
-    module: Any = torch._tensor_str
+    module: Any = torch._tensor_str  # pyright: ignore[reportAttributeAccessIssue]
     format_contents = module._tensor_str
     if getattr(format_contents, "copies_pjrt", False):
         return

@@ -18,7 +18,7 @@ from torch_pjrt.device.guard import PjrtGuard, PjrtHooks
 from torch_pjrt.device.module import PjrtModule
 from torch_pjrt.errors import BackendTaken
 from torch_pjrt.interop import dlpack
-from torch_pjrt.tensor.registry import register_first
+from torch_pjrt.tensor.registration.registry import register_first
 
 NAME = "pjrt"
 
@@ -43,7 +43,7 @@ def register() -> None:
         hook=PjrtHooks(),
         device_guard=PjrtGuard(),
     )
-    register_first()
+    register_first(_set_up)
     accelerator.install()
     modules.install()
     autocast.set_default_dtype()
@@ -52,3 +52,9 @@ def register() -> None:
     default_compiler.install()
     new_storages.install()
     dlpack.install()
+
+
+def _set_up() -> None:
+    from torch_pjrt.device.setup import set_up  # which imports JAX
+
+    set_up()

@@ -12,15 +12,13 @@ from typing import Any
 import torch
 from torch.multiprocessing import reductions
 
-_registered = False
+from torch_pjrt.session import session
 
 
 def install() -> None:
     """Register it; does nothing the second time."""
-    global _registered
-    if not _registered:
+    if session.once("storages that are sent to processes"):
         ForkingPickler.register(torch.UntypedStorage, _reduce)
-        _registered = True
 
 
 def _reduce(storage: Any) -> Any:
@@ -32,7 +30,7 @@ def _reduce(storage: Any) -> Any:
 def received(host: torch.UntypedStorage) -> torch.UntypedStorage:
     """In the other process: the storage on the device there."""
     from torch_pjrt.device.storages import from_cpu
-    from torch_pjrt.tensor.registry import register_all
+    from torch_pjrt.tensor.registration.registry import register_all
 
     register_all()
     return from_cpu(host)

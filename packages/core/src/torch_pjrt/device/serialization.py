@@ -8,20 +8,18 @@ from __future__ import annotations
 
 import torch
 
-from torch_pjrt.device.indices import check_index
 from torch_pjrt.device.storages import from_cpu
+from torch_pjrt.device_index import check_index
+from torch_pjrt.session import session
 
 # PyTorch tries its own package for PrivateUse1 with a higher number; the lowest is asked first.
 _PRIORITY = 15
-_installed = False
 
 
 def install() -> None:
     """Register the tag and the deserializer; does nothing the second time."""
-    global _installed
-    if not _installed:
-        torch.serialization.register_package(_PRIORITY, _tag, _deserialize)
-        _installed = True
+    if session.once("storages that are saved and loaded"):
+        torch.serialization.register_package(_PRIORITY, _tag, _deserialize)  # pyright: ignore[reportArgumentType]
 
 
 def _tag(storage: object) -> str | None:

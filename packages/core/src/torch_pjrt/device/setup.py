@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from torch_pjrt.client.client import client
 from torch_pjrt.device import (
     autocast,
     checkpoints,
@@ -21,18 +22,19 @@ from torch_pjrt.device import (
     tracers,
 )
 from torch_pjrt.graph.tape import state
-from torch_pjrt.observe import lines, makers
+from torch_pjrt.observe import lines, value_lines
 from torch_pjrt.observe.compilations import note_lines_if_logged
 from torch_pjrt.plugin.host import host
-from torch_pjrt.run.client import client
-from torch_pjrt.run.sync import sync
+from torch_pjrt.run.sync import listeners, sync
 from torch_pjrt.settings import settings
+from torch_pjrt.tensor.registration.registry import register_for_differentiated
 
 
 def set_up() -> None:
     """Install them all. Each changes what happens to `pjrt` tensors only."""
     note_lines_if_logged()
     guard.wrap_backward()
+    guard.before_differentiated.append(register_for_differentiated)
     printing.install()
     serialization.install()
     storages.install()
@@ -46,12 +48,13 @@ def set_up() -> None:
     matmul_precision.install()
     tracers.keep_out(module.__name__.partition(".")[0] for module in host().plugins.values())
     if settings.trace_memory:
-        makers.install()
+        value_lines.install()
+        listeners.append(lambda tape, program: value_lines.launched(tape, program.outputs))
     register_optimizer_step_post_hook(_after_step)
     if settings.source_lines:
         lines.note_for("TORCH_PJRT_SOURCE_LINES", in_programs=True)
     if settings.check_nans != "0":
-        from torch_pjrt.observe import nan_check
+        from torch_pjrt.diagnostics import nan_check
 
         nan_check.turn_on(infinities=settings.check_nans == "inf")
 

@@ -13,19 +13,19 @@ from typing import Any
 
 import torch
 
-from torch_pjrt.tensor.aliasing import nbytes_of, resize
-from torch_pjrt.tensor.buffer import (
+from torch_pjrt.tensor.kernels.aliasing import nbytes_of, resize
+from torch_pjrt.tensor.storage.buffer import (
     Buffer,
     buffer_behind,
     ensure_sized,
-    flat_face,
+    flat_spec,
     give_address,
     is_pjrt,
     nbytes_in_cpp,
     sized_storage,
 )
-from torch_pjrt.tensor.transfer import from_numpy, host_array, upload
-from torch_pjrt.tensor.view import content, read
+from torch_pjrt.tensor.storage.transfer import from_numpy, host_array, upload
+from torch_pjrt.tensor.storage.view import content, read
 
 _bytes = torch.uint8
 
@@ -56,7 +56,7 @@ def install() -> None:
 def address_of(storage: Any) -> int:
     """The address that tells this storage from others; nothing is at it. 0 where it holds nothing."""
     buffer = buffer_behind(storage)
-    return give_address(buffer, nbytes_of(buffer)) if buffer.face.numel else 0
+    return give_address(buffer, nbytes_of(buffer)) if buffer.spec.numel else 0
 
 
 def size_of(storage: Any) -> int:
@@ -75,7 +75,7 @@ def clone(storage: Any) -> torch.UntypedStorage:
     """A storage of the same size and content with an address of its own."""
     buffer = buffer_behind(storage)
     value = None if buffer.value is None else content(buffer)
-    copy = Buffer(value, buffer.face)
+    copy = Buffer(value, buffer.spec)
     copy.viewed = True
     copy.blank = False
     return sized_storage(copy, nbytes_of(copy))
@@ -93,16 +93,16 @@ def deep_copy(storage: Any, memo: dict[Any, Any]) -> torch.UntypedStorage:
 def to_cpu(storage: Any) -> torch.UntypedStorage:
     """A CPU storage with the content, in the order in which it lies in the storage."""
     buffer = buffer_behind(storage)
-    face = flat_face(buffer.face)
-    value = content(buffer) if buffer.face is face else read(buffer, face, 0)
-    return from_numpy(host_array(value), face.dtype).clone().untyped_storage()
+    spec = flat_spec(buffer.spec)
+    value = content(buffer) if buffer.spec is spec else read(buffer, spec, 0)
+    return from_numpy(host_array(value), spec.dtype).clone().untyped_storage()
 
 
 def from_cpu(storage: torch.UntypedStorage) -> torch.UntypedStorage:
     """A storage of this device with the bytes of a CPU storage."""
     source = torch.empty(0, dtype=_bytes).set_(storage)
     value = upload(source)
-    buffer = Buffer(value, value.face)
+    buffer = Buffer(value, value.spec)
     buffer.viewed = True
     return sized_storage(buffer, storage.nbytes())
 
@@ -118,7 +118,7 @@ def copy_(storage: Any, source: Any, non_blocking: bool | None = None) -> torch.
     buffer = buffer_behind(storage)
     host = to_cpu(source) if source.device.type == "pjrt" else source
     value = upload(torch.empty(0, dtype=_bytes).set_(host))
-    buffer.value, buffer.face = value, value.face
+    buffer.value, buffer.spec = value, value.spec
     buffer.viewed = True
     buffer.blank = False
     return storage

@@ -14,17 +14,18 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from torch_pjrt.device.imports import after_import
+from torch_pjrt.session import session
 
 _RULES = "torch._dynamo.trace_rules"
 _FRAMES = "torch._dynamo.eval_frame"
 _DECORATORS = "torch._dynamo.decorators"
-_packages = ["torch_pjrt", "jax", "jaxlib"]
-_told: set[str] = set()
+_packages = session.own("packages that Dynamo traces nothing in", ["torch_pjrt", "jax", "jaxlib"])
+_registered: set[str] = session.own("those of them that Dynamo knows", set())
 
 
 def install() -> None:
     """Tell Dynamo now, or when it is imported."""
-    after_import(_RULES, _tell)
+    after_import(_RULES, _register)
     after_import(_FRAMES, _skip_generated_code)
     after_import(_DECORATORS, _allow_annotations)
 
@@ -33,18 +34,18 @@ def keep_out(packages: Iterable[str]) -> None:
     """Let Dynamo trace nothing in these packages either, and nothing generated in what is imported by now."""
     _packages.extend(sorted(set(packages).difference(_packages)))
     if _RULES in sys.modules:  # else it is told with the others
-        _tell(sys.modules[_RULES])
+        _register(sys.modules[_RULES])
     if _FRAMES in sys.modules:
         _skip_generated_code(sys.modules[_FRAMES])
 
 
-def _tell(rules: Any) -> None:
+def _register(rules: Any) -> None:
     add = getattr(rules, "add", None)
     if add is None:  # another PyTorch
         return
     for package in _packages:
-        if package not in _told:
-            _told.add(package)
+        if package not in _registered:
+            _registered.add(package)
             add(package)
 
 
@@ -52,7 +53,7 @@ def _allow_annotations(decorators: Any) -> None:
     """A call of `annotate` is a node of Dynamo's graphs, in which AOTAutograd sees the operator."""
     allow = getattr(decorators, "allow_in_graph", None)
     if allow is not None:  # else another PyTorch
-        from torch_pjrt.value_annotations import annotate
+        from torch_pjrt.lowering.value_annotations import annotate
 
         allow(annotate)
 

@@ -1,6 +1,6 @@
 """For packages that record operators, compile programs and launch them: `torch-pjrt-dynamo` is made of these.
 
-What describes programs (`Graph`, `Signature`, `Face`, ...) is in `torch_pjrt.plugin`. What is here is
+What describes programs (`Graph`, `Signature`, `TensorSpec`, ...) is in `torch_pjrt.plugin`. What is here is
 loaded on first use. A name that is called for each operator is core's own function, without anything
 around it.
 
@@ -27,7 +27,7 @@ or pending:
     record              append a node; append is the same written out, for many inputs
     record_call         append a call of an operator, with any arguments, as its kernel does
     run_on_cpu          run it by PyTorch's CPU kernel instead
-    cut                 sync if the tape is longer than `torch_pjrt.config.tape_bound`
+    cut                 sync if the tape is longer than `torch_pjrt.config.tape_limit`
     number_key          equal for Python numbers of nodes that are the same whenever the program runs
     with_precision, precision_in_force, PRECISIONS    of products of float32
     Line                where the user's program called a node
@@ -37,17 +37,23 @@ Tensors of the device:
     is_pjrt             whether something is one
     buffer_of, Buffer   what stands behind its storage: a value, and how that lies there
     value_of, content   the value of a tensor, of a buffer
-    look_of             its Face, and its offset
+    spec_and_offset     its TensorSpec, and its offset
     wrap, wrap_sized    a new tensor of a value; create_empty_tensor is the bare one
     store               write a value into a tensor
     upload, put         a CPU tensor as a value, a NumPy array as an array of the device
     host_array          a value read
-    give_away           let what is recorded take the memory of tensors
+    donate              let what is recorded take the memory of tensors
+
+Arrays on several chips:
+
+    set_partitioner     who says where arrays go and how results lie: a Partitioner, told of Outputs
+    placed              an array with another sharding; `upload` takes one, too
+    each_collective     what chips exchange, from XLA's text of a program
 
 Errors that only values decide:
 
-    watched, Refusal    have a program's result looked at, and what to raise
-    watch_of            what a nested tape watches
+    deferred_checks, Refusal    have a program's result looked at, and what to raise
+    deferred_checks_of          the deferred checks of a nested tape
 
 The process:
 
@@ -55,9 +61,10 @@ The process:
     client              the device at work
     forget_programs     empty the cache of programs, in tests and benchmarks
     counters, because   what is counted for `report()`; the cause of syncs in a block
+    StandIn             another function in the place of one of PyTorch's, on one thread, for a while
     keep_dynamo_out     packages in which Dynamo is to trace nothing
     lazy_attribute      for a module's `__getattr__`: what another one holds, imported now
-    padding             tensors with room: a module, unstable
+    padding             tensors with padding: a module, unstable
 """
 
 from __future__ import annotations
@@ -67,6 +74,11 @@ from typing import TYPE_CHECKING, Any
 from torch_pjrt.lazy import attribute as lazy_attribute
 
 if TYPE_CHECKING:
+    from torch_pjrt.aot.compiled import each_collective
+    from torch_pjrt.client.client import client
+    from torch_pjrt.client.partition import Output, Partitioner, set_partitioner
+    from torch_pjrt.client.placing import placed
+    from torch_pjrt.compile.hooks import ProgramHooks, add_program_hooks
     from torch_pjrt.compile.precision import PRECISIONS, with_precision
     from torch_pjrt.compile.precision import in_force as precision_in_force
     from torch_pjrt.compile.programs import Program, forget_programs
@@ -75,36 +87,40 @@ if TYPE_CHECKING:
     from torch_pjrt.extend import padding
     from torch_pjrt.graph.append import append
     from torch_pjrt.graph.graph import graph_of
+    from torch_pjrt.graph.line import Line
     from torch_pjrt.graph.signature import FunctionOp, intern
     from torch_pjrt.graph.tape import Tape, Uploaded, Value, current, number_on, onto, state
     from torch_pjrt.lowering.narrow import without_x64
+    from torch_pjrt.lowering.value_annotations import (
+        Annotation,
+        annotate,
+        annotation_of,
+        define_annotation,
+    )
     from torch_pjrt.observe.causes import because
     from torch_pjrt.observe.counters import counters
-    from torch_pjrt.observe.hooks import ProgramHooks, add_program_hooks
-    from torch_pjrt.observe.lines import Line
     from torch_pjrt.passes.merge_equal import number_key
-    from torch_pjrt.run.client import client
+    from torch_pjrt.run.deferred_checks import Refusal, deferred_checks
     from torch_pjrt.run.sync import cut
-    from torch_pjrt.run.watch import Refusal, watched
-    from torch_pjrt.tensor.bounds import watch_of
-    from torch_pjrt.tensor.buffer import (
+    from torch_pjrt.stand_ins import StandIn
+    from torch_pjrt.tensor.checks.bounds import deferred_checks_of
+    from torch_pjrt.tensor.recording.fallback import run_on_cpu
+    from torch_pjrt.tensor.recording.record import call as record_call
+    from torch_pjrt.tensor.recording.record import record
+    from torch_pjrt.tensor.registration.own_operators import lowers
+    from torch_pjrt.tensor.registration.registry import register_all as start
+    from torch_pjrt.tensor.storage.buffer import (
         Buffer,
         buffer_of,
         create_empty_tensor,
         is_pjrt,
-        look_of,
+        spec_and_offset,
         wrap,
         wrap_sized,
     )
-    from torch_pjrt.tensor.fallback import run_on_cpu
-    from torch_pjrt.tensor.giving import give_away
-    from torch_pjrt.tensor.own_operators import lowers
-    from torch_pjrt.tensor.record import call as record_call
-    from torch_pjrt.tensor.record import record
-    from torch_pjrt.tensor.registry import register_all as start
-    from torch_pjrt.tensor.transfer import host_array, put, upload
-    from torch_pjrt.tensor.view import content, store, value_of
-    from torch_pjrt.value_annotations import Annotation, annotate, annotation_of, define_annotation
+    from torch_pjrt.tensor.storage.donation import donate
+    from torch_pjrt.tensor.storage.transfer import host_array, put, upload
+    from torch_pjrt.tensor.storage.view import content, store, value_of
 
 __all__ = [
     "PRECISIONS",
@@ -112,9 +128,12 @@ __all__ = [
     "Buffer",
     "FunctionOp",
     "Line",
+    "Output",
+    "Partitioner",
     "Program",
     "ProgramHooks",
     "Refusal",
+    "StandIn",
     "Tape",
     "Uploaded",
     "Value",
@@ -130,34 +149,37 @@ __all__ = [
     "create_empty_tensor",
     "current",
     "cut",
+    "deferred_checks",
+    "deferred_checks_of",
     "define_annotation",
+    "donate",
+    "each_collective",
     "forget_programs",
-    "give_away",
     "graph_of",
     "host_array",
     "intern",
     "is_pjrt",
     "keep_dynamo_out",
     "lazy_attribute",
-    "look_of",
     "lowers",
     "number_key",
     "number_on",
     "onto",
     "padding",
+    "placed",
     "precision_in_force",
     "put",
     "record",
     "record_call",
     "run_on_cpu",
+    "set_partitioner",
+    "spec_and_offset",
     "start",
     "state",
     "store",
     "traced",
     "upload",
     "value_of",
-    "watch_of",
-    "watched",
     "with_precision",
     "without_x64",
     "wrap",
@@ -166,33 +188,37 @@ __all__ = [
 
 #   names, by where they are     `name=other` is called `other` there
 _WHERE = {
-    "value_annotations": "Annotation annotate annotation_of define_annotation",
+    "lowering.value_annotations": "Annotation annotate annotation_of define_annotation",
     "compile.precision": "PRECISIONS with_precision precision_in_force=in_force",
     "compile.programs": "Program forget_programs",
     "compile.within": "traced",
     "device.tracers": "keep_dynamo_out=keep_out",
     "graph.append": "append",
     "graph.graph": "graph_of",
+    "graph.line": "Line",
     "graph.signature": "FunctionOp intern",
     "graph.tape": "Tape Uploaded Value current number_on onto state",
     "lowering.narrow": "without_x64",
     "observe.causes": "because",
     "observe.counters": "counters",
-    "observe.hooks": "ProgramHooks add_program_hooks",
-    "observe.lines": "Line",
+    "compile.hooks": "ProgramHooks add_program_hooks",
     "passes.merge_equal": "number_key",
-    "run.client": "client",
+    "client.client": "client",
+    "client.partition": "Output Partitioner set_partitioner",
+    "client.placing": "placed",
+    "aot.compiled": "each_collective",
     "run.sync": "cut",
-    "run.watch": "Refusal watched",
-    "tensor.bounds": "watch_of",
-    "tensor.buffer": "Buffer buffer_of create_empty_tensor is_pjrt look_of wrap wrap_sized",
-    "tensor.fallback": "run_on_cpu",
-    "tensor.giving": "give_away",
-    "tensor.own_operators": "lowers",
-    "tensor.record": "record record_call=call",
-    "tensor.registry": "start=register_all",
-    "tensor.transfer": "host_array put upload",
-    "tensor.view": "content store value_of",
+    "run.deferred_checks": "Refusal deferred_checks",
+    "stand_ins": "StandIn",
+    "tensor.checks.bounds": "deferred_checks_of",
+    "tensor.storage.buffer": "Buffer buffer_of create_empty_tensor is_pjrt spec_and_offset wrap wrap_sized",
+    "tensor.recording.fallback": "run_on_cpu",
+    "tensor.storage.donation": "donate",
+    "tensor.registration.own_operators": "lowers",
+    "tensor.recording.record": "record record_call=call",
+    "tensor.registration.registry": "start=register_all",
+    "tensor.storage.transfer": "host_array put upload",
+    "tensor.storage.view": "content store value_of",
 }
 _LAZY = {
     name: (f"torch_pjrt.{module}", there or name)

@@ -1,30 +1,29 @@
 """Appending a node of many inputs to the tape, written out: what every call of a compiled graph does.
 
-`tensor/record.py` does the same in general. The contract of both: no function is called, and nothing made,
-between the last look at `tape.closed` and `tape.size` and the end of the append, so that neither another
-thread nor an interrupt nor a finalizer comes between.
+`tensor/recording/record.py` does the same in general; the protocol of both is in `graph/tape.py`.
 """
 
 from __future__ import annotations
 
 from itertools import repeat
+from typing import Any
 
 from torch_pjrt.graph.signature import Signature
 from torch_pjrt.graph.tape import Tape, Value, current, state
 
 
 def append(
-    signature: Signature, inputs: list[Value], code: list[int], n_draws: int = 1
+    signature: Signature, inputs: list[Value], code: list[Any], n_draws: int = 1
 ) -> list[Value]:
     """Append one node without Python numbers to this thread's tape; the values that it makes, in order.
 
-    inputs   one value for each of the signature's faces; the list is not kept.
-    code     what the node is where it is the first of a tape: `signature.number, -1, -2, ...`.
+    inputs   one value for each of the signature's specs; the list is not kept.
+    code     what the node is where it is the first of a tape: `signature, -1, -2, ...`.
     n_draws  how many draws it takes, where the signature is `random`.
 
     Values that are pending on another thread's tape are computed first.
 
-        made = append(signature, values, [signature.number, *range(-1, -len(values) - 1, -1)])
+        made = append(signature, values, [signature, *range(-1, -len(values) - 1, -1)])
     """
     outs = signature.outs
     while True:
@@ -36,7 +35,7 @@ def append(
             not tape.values and not tape.inputs and not [v for v in inputs if v.array is None]
         )
         if not is_first:
-            node = _numbered(tape, signature.number, inputs)
+            node = _numbered(tape, signature, inputs)
         else:
             node = code
         if signature.random:
@@ -60,17 +59,17 @@ def append(
 
 
 def _draw(tape: Tape, n_draws: int) -> tuple[int, int]:
-    from torch_pjrt.device.generator import generator
+    from torch_pjrt.graph.generator import generator
 
     return generator.draw(tape, n_draws)
 
 
-def _numbered(tape: Tape, number: int, inputs: list[Value]) -> list[int]:
+def _numbered(tape: Tape, signature: Signature, inputs: list[Value]) -> list[Any]:
     """The node's code: what `Tape.take` gives for each input, written out for those that are there."""
     if tape.unnumbered:
         tape.number_first()
     known = tape._numbers
-    code = [number]
+    code: list[Any] = [signature]
     append = code.append
     for value in inputs:
         if value.tape is tape:

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch_pjrt.errors import InvalidGraph
-from torch_pjrt.graph.face import Face
+from torch_pjrt.graph.line import Line
 from torch_pjrt.graph.loop import LoopOp
-from torch_pjrt.graph.signature import Signature, by_number
+from torch_pjrt.graph.signature import Signature
 from torch_pjrt.graph.tape import Tape
-
-if TYPE_CHECKING:
-    from torch_pjrt.observe.lines import Line
+from torch_pjrt.graph.tensor_spec import TensorSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +61,9 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """Nodes in order; `inputs[i]` is the face of value `-i-1`; `outputs` are the values wanted."""
+    """Nodes in order; `inputs[i]` is the spec of value `-i-1`; `outputs` are the values wanted."""
 
-    inputs: tuple[Face, ...]
+    inputs: tuple[TensorSpec, ...]
     nodes: tuple[Node, ...]
     outputs: tuple[int, ...]
 
@@ -87,14 +85,14 @@ class Graph:
                     )
                 known.add(value)
             if (len(node.inputs), len(node.outputs)) != (
-                len(node.signature.faces),
+                len(node.signature.specs),
                 len(node.signature.outs),
             ):
                 raise InvalidGraph(
                     f"`{node.op}` has a wrong number of inputs or outputs.",
                     saw=f"{len(node.inputs)} inputs and {len(node.outputs)} outputs "
                     f"in the graph that `{after}` returned",
-                    expected=f"{len(node.signature.faces)} and {len(node.signature.outs)}",
+                    expected=f"{len(node.signature.specs)} and {len(node.signature.outs)}",
                 )
             if isinstance(node.op, LoopOp):
                 node.op.verify(after)
@@ -105,12 +103,12 @@ class Graph:
             )
         return self
 
-    def faces(self) -> dict[int, Face]:
+    def specs(self) -> dict[int, TensorSpec]:
         """What each value looks like."""
-        faces = {-i - 1: face for i, face in enumerate(self.inputs)}
+        specs = {-i - 1: spec for i, spec in enumerate(self.inputs)}
         for node in self.nodes:
-            faces.update(zip(node.outputs, node.signature.outs, strict=True))
-        return faces
+            specs.update(zip(node.outputs, node.signature.outs, strict=True))
+        return specs
 
     def renamed(self, names: dict[int, int]) -> Graph:
         """This graph with every value `v` in `names` read as `names[v]`."""
@@ -126,7 +124,7 @@ class Graph:
 def graph_of(tape: Tape, outputs: Sequence[int]) -> Graph:
     """The graph that a tape recorded, with these values as outputs and every number a constant."""
     return Graph(
-        inputs=tuple(value.face for value in tape.inputs),
+        inputs=tuple(value.spec for value in tape.inputs),
         nodes=tuple(_nodes(tape)),
         outputs=tuple(outputs),
     )
@@ -135,18 +133,18 @@ def graph_of(tape: Tape, outputs: Sequence[int]) -> Graph:
 def _nodes(tape: Tape) -> Iterator[Node]:
     code = tape.code
     lines: dict[int, Line | None] = getattr(code, "lines", {})
-    place = n_values = n_ints = n_floats = 0
-    while place < len(code):
-        signature = by_number(code[place])
-        line = lines.get(place)
-        place += 1
-        end = place + len(signature.faces)
-        inputs = tuple(code[place:end])
+    position = n_values = n_ints = n_floats = 0
+    while position < len(code):
+        signature = code[position]
+        line = lines.get(position)
+        position += 1
+        end = position + len(signature.specs)
+        inputs = tuple(code[position:end])
         draw = None
         if signature.random:
             draw = Draw(code[end], code[end + 1])
             end += 2
-        place = end
+        position = end
         numbers: list[Number] = []
         for kind in signature.numbers:
             if kind is int:

@@ -1,18 +1,19 @@
 """A signature: one operator called with one pattern of shapes, dtypes and static arguments.
 
 All that is the same for two calls lives here, found by one dictionary look-up; what differs (which
-values, which numbers) goes on the tape. Signatures are interned and numbered, so the code of a tape
-is a flat list of integers, and equal code means an equal program.
+values, which numbers) goes on the tape. Signatures are interned, so they compare by identity, and equal
+code of two tapes means an equal program.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from torch_pjrt.graph.face import Face
+from torch_pjrt.caches import Interned
+from torch_pjrt.graph.tensor_spec import TensorSpec
 
 if TYPE_CHECKING:
     from torch_pjrt.graph.graph import Graph
@@ -20,14 +21,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """The place of the `index`-th tensor among the arguments."""
+    """Where the arguments have the `index`-th tensor."""
 
     index: int
 
 
 @dataclass(frozen=True, slots=True)
 class NumberSlot:
-    """The place of the `index`-th Python number among the arguments; `kind` is int or float."""
+    """Where the arguments have the `index`-th Python number; `kind` is int or float."""
 
     index: int
     kind: type
@@ -45,9 +46,11 @@ class InternalOp:
 
 READ, WRITE = InternalOp("pjrt.read"), InternalOp("pjrt.write")
 # What it is given; the compiler cannot tell, and so merges nothing across it.
-APART = InternalOp("pjrt.apart")
-# The first input with the second added at one place along a dim.
+OPTIMIZATION_BARRIER = InternalOp("pjrt.optimization_barrier")
+# The first input with the second added at one index along a dim.
 ADDED_AT = InternalOp("pjrt.added_at")
+# Which check was the first to find something, and what it found (`run/deferred_checks.py`).
+OUTSIDE = InternalOp("pjrt.outside")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,8 +62,8 @@ class FunctionOp:
     Programs with one are not kept on disk. The example records a barrier: XLA moves nothing across it.
 
         barrier = FunctionOp("mine.barrier", lambda *arrays: jax.lax.optimization_barrier(arrays))
-        face = contiguous_face((3,), torch.float32)
-        signature = intern(barrier, (Slot(0),), {}, (face,), (face,), returns="list")
+        spec = contiguous_spec((3,), torch.float32)
+        signature = intern(barrier, (Slot(0),), {}, (spec,), (spec,), returns="list")
         [value] = record(signature, [value_of(x)], [])
     """
 
@@ -86,14 +89,14 @@ class GraphOp:
         return self.name
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, weakref_slot=True, eq=False)
 class Signature:
     """One interned call pattern.
 
-    number     its place in the interning list.
+    number     no other signature of this process has it, nor had it.
     op         the functional overload (or `InternalOp`) whose rule computes it.
     args, kwargs    the arguments, `Slot` and `NumberSlot` marking what the tape supplies.
-    faces      what the input tensors look like, by slot index.
+    specs      what the input tensors look like, by slot index.
     outs       what the results look like.
     numbers    the kinds (int, float) of the `NumberSlot`s, by index.
     random     the node draws random numbers: its code ends with the draw.
@@ -106,8 +109,8 @@ class Signature:
     op: Any
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    faces: tuple[Face, ...]
-    outs: tuple[Face, ...]
+    specs: tuple[TensorSpec, ...]
+    outs: tuple[TensorSpec, ...]
     numbers: tuple[type, ...]
     random: bool
     returns: str
@@ -122,7 +125,7 @@ class Signature:
         self._plain = self.returns == "tensor" and self.outs[0].contiguous
 
     def __repr__(self) -> str:
-        return f"{self.op}({', '.join(map(str, self.faces))})"
+        return f"{self.op}({', '.join(map(str, self.specs))})"
 
     @property
     def plain(self) -> bool:
@@ -130,17 +133,16 @@ class Signature:
         return self._plain
 
 
-_interned: dict[Any, Signature] = {}
-_numbered: list[Signature] = []
-_interning = threading.Lock()
+_interned: Interned[Any, Signature] = Interned("signatures", most=65_536)
+_numbers = count()
 
 
 def intern(
     op: Any,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
-    faces: tuple[Face, ...],
-    outs: tuple[Face, ...],
+    specs: tuple[TensorSpec, ...],
+    outs: tuple[TensorSpec, ...],
     numbers: tuple[type, ...] = (),
     *,
     random: bool = False,
@@ -150,33 +152,30 @@ def intern(
     expand: Callable[[Signature], Graph] | None = None,
 ) -> Signature:
     """The one signature of this pattern. `expand` is asked once, for a pattern that is new."""
-    key = (op, hashable(args), hashable(kwargs), faces, outs, random, returns, dropped, precision)
+    key = (op, hashable(args), hashable(kwargs), specs, outs, random, returns, dropped, precision)
     signature = _interned.get(key)
     if signature is not None:
         return signature
+    if (signature := _interned.still_held(key)) is not None:
+        return signature
     expansion = None
     if expand is not None:  # may intern others
-        expansion = expand(Signature(-1, op, args, kwargs, faces, outs, numbers, random, returns))
-    with _interning:
-        signature = _interned.get(key)  # another thread may have been faster
-        if signature is None:
-            signature = Signature(
-                len(_numbered),
-                op,
-                args,
-                kwargs,
-                faces,
-                outs,
-                numbers,
-                random,
-                returns,
-                expansion,
-                dropped,
-                precision,
-            )
-            _numbered.append(signature)
-            _interned[key] = signature
-    return signature
+        expansion = expand(Signature(-1, op, args, kwargs, specs, outs, numbers, random, returns))
+    made = Signature(
+        next(_numbers),
+        op,
+        args,
+        kwargs,
+        specs,
+        outs,
+        numbers,
+        random,
+        returns,
+        expansion,
+        dropped,
+        precision,
+    )
+    return _interned.one(key, made)  # another thread may have been faster
 
 
 def filled(
@@ -192,11 +191,6 @@ def filled(
     if isinstance(template, dict):
         return {name: filled(part, tensor, number) for name, part in template.items()}
     return template
-
-
-def by_number(number: int) -> Signature:
-    """The signature of this number."""
-    return _numbered[number]
 
 
 def hashable(x: Any) -> Any:

@@ -1,13 +1,15 @@
 """The tape: what was recorded since the last sync, in program order.
 
 A value is numbered on the tape that it belongs to: a pending one (made by a recorded operator) by
-its place in `Tape.values`, counting from 0; one that was there before (an input of the coming
-program) by -1, -2, ... A recorded operator is a run of integers in `Tape.code`: the number of its
-signature, the numbers of its inputs and, for a random operator, its draw.
+its position in `Tape.values`, counting from 0; one that was there before (an input of the coming
+program) by -1, -2, ... A recorded operator is a run in `Tape.code`: its signature, the numbers of its
+inputs and, for a random operator, its draw. Signatures are interned, so equal code is an equal program;
+the code holds them, so none of them goes while it is there (`caches.Interned`).
 
 Which pending values are live is a question of reference counts alone: a value that somebody besides
-its tape holds (a buffer, and so a tensor) is live. So the tape must not be part of any reference
-cycle, and nothing else may keep a `Value` for longer than a call.
+its tape holds is live. Those who hold one are buffers, and so tensors, and the deferred checks, whose
+value must be computed though no tensor has it (`run/deferred_checks.py`). So the tape must not be part
+of any reference cycle, and nothing else may keep a `Value` for longer than a call.
 
 Each thread records on a tape of its own, without a lock. A thread that needs a value which is pending on
 another's tape closes that tape and runs it; its owner finds it closed at the last moment before it appends
@@ -18,11 +20,20 @@ The same holds for what runs on this thread in between: handlers of signals run 
 finalizers where a collection does, before Python 3.12 at the making of any tuple. They may record, or read.
 So who appends has looked at `Tape.size` before it made the node, looks again, and records the node anew if
 another one has come; from there on it calls nothing and makes no object with references.
+
+That is the protocol of an append:
+
+1. note `tape.size`; take or make all that the node needs (numbers of inputs, draws, values);
+2. look at `tape.closed` and at `tape.size`, and begin again if either has changed;
+3. change the tape by stores, `+=` on its lists, and `append` of a list alone.
+
+It is written out wherever a call would cost too much: `record.record` for any operator, the kernels of
+`kernel_source.py`, `append.append` for compiled graphs; and, for an input's number, `Tape.take` and
+`append._numbered`. `tests/recording/test_append_protocol.py` reads the bytecode of each.
 """
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -30,12 +41,15 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from torch_pjrt.errors import LostValue
+from torch_pjrt.interrupts import signals
+from torch_pjrt.interrupts.quiet import quiet
+from torch_pjrt.references import are_held_once
 
 if TYPE_CHECKING:
     import jax
 
-    from torch_pjrt.compile.programs import Program
-    from torch_pjrt.graph.face import Face
+    from torch_pjrt.graph.signature import Signature
+    from torch_pjrt.graph.tensor_spec import TensorSpec
 
 
 class Value:
@@ -44,34 +58,36 @@ class Value:
     tape    the tape that `number` refers to; another tape knows nothing of this value yet.
     number  see the module's docstring.
     array   the device array; None while pending.
-    face    shape and dtype.
+    spec    shape and dtype.
     origin  of a pending value: the (negative) number of the program input whose place in its buffer it took
             by in-place writes, or None: that input's memory can be reused for this value.
 
-    `is_bound`: `array` is another one after the next replay of a captured step, so nothing that was made of
+    `is_slot`: `array` is another one after the next replay of a captured step, so nothing that was made of
     it may be remembered.
     """
 
-    is_bound: ClassVar[bool] = False
-    __slots__ = ("__weakref__", "array", "face", "number", "origin", "tape")
+    is_slot: ClassVar[bool] = False
+    __slots__ = ("__weakref__", "array", "number", "origin", "spec", "tape")
 
-    def __init__(self, face: Face, number: int, tape: Tape | None) -> None:
-        self.face = face
+    def __init__(self, spec: TensorSpec, number: int, tape: Tape | None) -> None:
+        self.spec = spec
         self.number = number
         self.tape = tape
         self.origin: int | None = None
         self.array: jax.Array | None = None
 
     @classmethod
-    def of_array(cls, face: Face, array: jax.Array) -> Self:
+    def of_array(cls, spec: TensorSpec, array: jax.Array) -> Self:
         """A value that is on the device already."""
-        value = cls(face, 0, None)
+        value = cls(spec, 0, None)
         value.array = array
+        if on_array is not None:
+            on_array(value)
         return value
 
     def __repr__(self) -> str:
         state = "pending" if self.array is None else "on the device"
-        return f"Value({self.face}, {state}, number {self.number})"
+        return f"Value({self.spec}, {state}, number {self.number})"
 
 
 class Uploaded(Value):
@@ -87,7 +103,7 @@ _serials = count()
 class Tape:
     """A straight-line program being recorded. Kernels append to its lists directly.
 
-    code    integers, see the module's docstring.
+    code    signatures and integers, see the module's docstring.
     values  the pending values, by number; `size` is how many.
     inputs  the values that were there before, in the order of their first use; the next gets `next_input`.
     ints, floats    Python numbers of the calls, in order: candidates for program inputs.
@@ -95,16 +111,18 @@ class Tape:
     n_draws how many random operators were recorded since the last (re)seeding.
     n_further    how many values are not the first of their node: what `len(values)` exceeds the nodes by.
     nested  a scratch tape on which a decomposition is recorded; it never syncs.
-    watches on a nested tape: places out of range are watched for all the same, by who records on it.
+    defers_checks  on a nested tape: indices out of range are checked all the same, by who records on it.
     closed  it is being run, or was: nothing is appended any more.
     kept    what must live until the program is made: functions that recorded operators stand for.
-    given   inputs (negative numbers) that were given away, and of each the value that may take its memory.
+    donated inputs (negative numbers) that were donated, and of each the value that may take its memory.
     unnumbered   the first node has taken its inputs at once: they do not know of their numbers, -1, -2, ...,
             before the next node asks for one. Most programs of compiled graphs have no next.
     failure what its program failed with, in a line; the values it did not make are lost.
-    program the one that was launched for it; `box` gets what that gave, as one item, when it is launched.
+    program the one that was launched for it (`compile/programs.py`); `box` gets, when it is launched, what
+            that gave, as one item.
     ended   its live values have what they will ever have.
     serial  a later tape has a larger one.
+    thread  who records on it.
     """
 
     __slots__ = (
@@ -113,11 +131,12 @@ class Tape:
         "box",
         "closed",
         "code",
+        "defers_checks",
+        "donated",
         "draws",
         "ended",
         "failure",
         "floats",
-        "given",
         "inputs",
         "ints",
         "kept",
@@ -128,16 +147,16 @@ class Tape:
         "program",
         "serial",
         "size",
+        "thread",
         "unnumbered",
         "values",
-        "watches",
     )
-    # Makes the code of a new tape. `observe/lines.py` puts a list here that notes more than the integers.
-    new_code: ClassVar[Callable[[], list[int]]] = list
+    # Makes the code of a new tape. `observe/lines.py` puts a list here that notes lines too.
+    new_code: ClassVar[type[list[Any]]] = list
     # A nested tape that gives values which it takes from other tapes back to them.
     borrows: ClassVar[bool] = False
 
-    def __init__(self, *, nested: bool = False, watches: bool = False) -> None:
+    def __init__(self, *, nested: bool = False, defers_checks: bool = False) -> None:
         self.code = Tape.new_code()
         self.values: list[Value] = []
         self.size = 0
@@ -149,18 +168,19 @@ class Tape:
         self.n_draws = 0
         self.n_further = 0
         self.nested = nested
-        self.watches = watches
+        self.defers_checks = defers_checks
         self.closed = False
         self.unnumbered = False
         # The numbers of the inputs by their ids: another thread's tape may have numbered them since.
         self._numbers: dict[int, int] = {}
         self.kept: list[Any] = []
         self.failure: str | None = None
-        self.given: dict[int, int] = {}
-        self.program: Program | None = None
+        self.donated: dict[int, int] = {}
+        self.program: Any = None
         self.box: list[Any] = []
         self.ended = False
         self.serial = next(_serials)
+        self.thread = threading.get_ident()
 
     def take(self, value: Value) -> int:
         """Number a value that another tape, or none, knows: it becomes an input of this one.
@@ -169,7 +189,7 @@ class Tape:
         tape is closed by then.
         """
         if value.array is None and (not self.nested or self._is_strange(value)):
-            _compute(value)  # which raises on a nested tape: nothing is run for it
+            compute(value)  # which raises on a nested tape: nothing is run for it
         if self.unnumbered:
             self.number_first()
         key, one, numbers = id(value), (value,), self._numbers
@@ -218,11 +238,9 @@ class Tape:
         """Forget the reads that were recorded since `before`, if that is all and nobody holds any of them."""
         if self.lengths()[3:] != before[3:]:
             return
-        references = sys.getrefcount
         size = self.size
-        counts = [references(v) for v in self.values[before[1] :]]
         of_code, of_values, of_ints = (slice(n, None) for n in before[:3])
-        alone = max(counts, default=0) <= _ALONE
+        alone = are_held_once(self.values[of_values])
         # These come last: between them and the deletions neither another thread nor a finalizer has its turn.
         if alone and self.size == size and not self.closed:
             self.size = before[1]
@@ -231,27 +249,17 @@ class Tape:
             del self.values[of_values]
 
 
-def _compute(value: Value) -> None:
-    from torch_pjrt.run.sync import materialize
-
-    materialize(value)
+def _nobody_runs(x: Value | Tape) -> None:
+    raise AssertionError(f"nothing that runs tapes is imported: {x}")
 
 
-def _settle(tape: Tape) -> None:
-    from torch_pjrt.run.sync import settle
+# Told of each value that is made of an array; `observe/value_lines.py` puts a function here.
+on_array: Callable[[Value], None] | None = None
 
-    settle(tape)
-
-
-def _alone() -> int:
-    """The reference count of what only the list of values holds, as `take_back` sees it."""
-    count = sys.getrefcount
-    values = [object()]
-    counts = [count(v) for v in values[0:]]
-    return max(counts)
-
-
-_ALONE = _alone()
+# What runs tapes puts its functions here when it is imported (`run/sync.py`): the first computes a pending
+# value, the second ends a closed tape whose launch an interrupt has cut short.
+compute: Callable[[Value], None] = _nobody_runs
+settle: Callable[[Tape], None] = _nobody_runs
 
 
 def lost(value: Value) -> Exception:
@@ -271,6 +279,8 @@ def lost(value: Value) -> Exception:
 class State(threading.local):
     """What kernels reach through one global look-up: the tape that this thread records on."""
 
+    tape: Tape
+
     def __init__(self) -> None:
         self.tape = Tape()
 
@@ -278,22 +288,29 @@ class State(threading.local):
 state = State()
 
 
+def _place() -> tuple[int, int]:
+    """How far this thread has recorded: another one after anything was recorded, read or run."""
+    tape = state.tape
+    return tape.serial, tape.size
+
+
+signals.place = _place
+
+
 @contextmanager
 def onto(tape: Tape) -> Iterator[Tape]:
     """What this thread records in the block goes on that tape, a nested one; then on the one from before.
 
-        face = contiguous_face((3,), torch.float32)
+        spec = contiguous_spec((3,), torch.float32)
         scratch = Tape(nested=True)
         with onto(scratch):
-            y = torch.relu(wrap(Value(face, 0, None), face))  # which stands for an input of the graph
+            y = torch.relu(wrap(Value(spec, 0, None), spec))  # which stands for an input of the graph
             graph = graph_of(scratch, [number_on(scratch, value_of(y))])
 
     Reading a value in the block raises `LoweringError`, and so does the use of one that is pending on another
     tape: a nested tape never runs. It is quiet meanwhile: what a finalizer records or reads
     goes elsewhere.
     """
-    from torch_pjrt.run.quiet import quiet
-
     with quiet():
         outer = state.tape
         state.tape = tape
@@ -307,7 +324,7 @@ def current() -> Tape:
     """The tape to record on: a fresh one where another thread has closed the last."""
     tape = state.tape
     if tape.closed:
-        _settle(tape)
+        settle(tape)
         if state.tape is tape:
             state.tape = Tape()
     return state.tape
@@ -324,17 +341,17 @@ def origin_on(tape: Tape, value: Value) -> int | None:
     return number if number < 0 else value.origin
 
 
-def push(face: Face, signature_number: int, *inputs: Value, ints: tuple[int, ...] = ()) -> Value:
+def push(signature: Signature, *inputs: Value, ints: tuple[int, ...] = ()) -> Value:
     """Record a node of one result; the value that it makes. `ints` are the numbers of the call.
 
     An interrupt (Ctrl-C) comes before the node is on the tape or after: between, nothing is called.
     """
     while True:
         tape = current()
-        code = (signature_number, *[number_on(tape, v) for v in inputs])
+        code = (signature, *[number_on(tape, v) for v in inputs])
         values = tape.values
         n = tape.size
-        made = Value(face, n, tape)
+        made = Value(signature.outs[0], n, tape)
         if tape.closed or tape.size != n:
             continue
         tape.code += code

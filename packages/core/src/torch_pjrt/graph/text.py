@@ -25,7 +25,7 @@ def text(graph: Graph) -> str:
 
 
 def _lines(graph: Graph) -> Iterator[str]:
-    yield from (f"i{i}: {face}" for i, face in enumerate(graph.inputs))
+    yield from (f"i{i}: {spec}" for i, spec in enumerate(graph.inputs))
     for node in graph.nodes:
         yield _line(node)
         if isinstance(node.op, LoopOp):
@@ -40,14 +40,14 @@ def name(value: int) -> str:
 
 def _line(node: Node) -> str:
     made = ", ".join(
-        f"{name(v)}: {face}" for v, face in zip(node.outputs, node.signature.outs, strict=True)
+        f"{name(v)}: {spec}" for v, spec in zip(node.outputs, node.signature.outs, strict=True)
     )
     args = [_argument(node, a) for a in node.signature.args]
     args += [f"{k}={_argument(node, v)}" for k, v in node.signature.kwargs.items()]
-    notes = [node.op.told()] if isinstance(node.op, LoopOp) else []
+    notes = [node.op.described()] if isinstance(node.op, LoopOp) else []
     notes += [f"draw {node.draw.seeding}.{node.draw.index}"] if node.draw else []
     if node.line is not None:
-        notes.append(node.line.told())
+        notes.append(node.line.described())
     comment = f"  # {', '.join(notes)}" if notes else ""
     return f"{made} = {node.op}({', '.join(args)}){comment}"
 

@@ -9,17 +9,18 @@ from __future__ import annotations
 from typing import Any
 
 import jax
+import jax.core
 import torch
 
 from torch_pjrt import dtypes
+from torch_pjrt.client.client import client
+from torch_pjrt.client.stack_elements import alone
 from torch_pjrt.errors import UnsupportedError
-from torch_pjrt.graph.face import contiguous_face
 from torch_pjrt.graph.tape import Value
-from torch_pjrt.run.client import client
-from torch_pjrt.run.rows import alone
+from torch_pjrt.graph.tensor_spec import contiguous_spec
 from torch_pjrt.run.sync import materialize
-from torch_pjrt.tensor.buffer import is_pjrt, wrap_sized
-from torch_pjrt.tensor.view import value_of
+from torch_pjrt.tensor.storage.buffer import is_pjrt, wrap_sized
+from torch_pjrt.tensor.storage.view import value_of
 
 
 def to_jax(tensor: torch.Tensor) -> jax.Array:
@@ -52,7 +53,7 @@ def from_jax(array: jax.Array) -> torch.Tensor:
         )
     if not isinstance(array, jax.Array):
         raise TypeError(f"from_jax takes a jax.Array, saw {type(array).__name__}")
-    face = contiguous_face(array.shape, torch_dtype(array.dtype))
+    spec = contiguous_spec(array.shape, torch_dtype(array.dtype))
     if len(array.sharding.device_set) > 1:
         raise UnsupportedError(
             "The array is spread over several chips; a tensor is on one.",
@@ -63,12 +64,12 @@ def from_jax(array: jax.Array) -> torch.Tensor:
     if array.sharding != jax.sharding.SingleDeviceSharding(chip):
         with dtypes.x64():
             array = jax.device_put(array, chip)
-    return wrap_sized(Value.of_array(face, array), face)
+    return wrap_sized(Value.of_array(spec, array), spec)
 
 
 def torch_dtype(dtype: Any) -> torch.dtype:
     """The dtype of tensors for one of arrays; `TypeError` where there is none (keys, 4-bit integers, ...)."""
-    if jax.dtypes.issubdtype(dtype, jax.dtypes.extended):
+    if jax.dtypes.issubdtype(dtype, jax.dtypes.extended):  # pyright: ignore[reportPrivateImportUsage]
         raise TypeError(
             f"{dtype} has no PyTorch equivalent; jax.random.key_data gives integers of a key"
         )

@@ -17,7 +17,7 @@ from torch.utils import dlpack
 
 def install() -> None:
     """Replace them; does nothing the second time."""
-    if hasattr(dlpack.to_dlpack, "knows_pjrt"):
+    if hasattr(dlpack.to_dlpack, "knows_pjrt"):  # pyright: ignore[reportPrivateImportUsage]
         return
     tensors: Any = torch.Tensor
     tensors.__dlpack__ = _for_pjrt(_capsule, tensors.__dlpack__)
@@ -33,21 +33,21 @@ def _capsule(
     dl_device: Any = None,
     copy: bool | None = None,
 ) -> Any:
+    from torch_pjrt.client.wait import awaited
     from torch_pjrt.interop.arrays import to_jax
-    from torch_pjrt.run.wait import awaited
 
     if tensor.requires_grad:
         raise BufferError("Can't export tensors that require gradient, use tensor.detach()")
     array = to_jax(tensor)
     if stream == -1:  # PyTorch's word for: wait for nothing
         stream = None
-    if array.device.platform == "cpu":
+    if array.device.platform == "cpu":  # pyright: ignore[reportAttributeAccessIssue]
         awaited(array, "computing what is exported")
-    return array.__dlpack__(stream=stream, max_version=max_version, dl_device=dl_device, copy=copy)
+    return array.__dlpack__(stream=stream, max_version=max_version, dl_device=dl_device, copy=copy)  # pyright: ignore[reportCallIssue]
 
 
 def _device(tensor: torch.Tensor) -> Any:
-    from torch_pjrt.run.client import client
+    from torch_pjrt.client.client import client
 
     chip = client().chip
     kinds = {"cpu": dlpack.DLDeviceType.kDLCPU, "gpu": dlpack.DLDeviceType.kDLCUDA}

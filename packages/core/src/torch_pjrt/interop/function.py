@@ -10,15 +10,18 @@ from weakref import WeakKeyDictionary
 import jax
 import torch
 
-from torch_pjrt.graph.face import contiguous_face
 from torch_pjrt.graph.signature import hashable
+from torch_pjrt.graph.tensor_spec import contiguous_spec
 from torch_pjrt.interop.traced import Traced, trace
-from torch_pjrt.tensor.buffer import is_pjrt
-from torch_pjrt.tensor.mixed_devices import mismatch
-from torch_pjrt.tensor.registry import register_all
+from torch_pjrt.session import session
+from torch_pjrt.tensor.registration.registry import register_all
+from torch_pjrt.tensor.storage.buffer import is_pjrt
+from torch_pjrt.tensor.storage.mixed_devices import mismatch
 
-# What is known of each function: (arguments' structure, static values, faces) -> traced, results' structure.
-_known: WeakKeyDictionary[Any, dict[Any, tuple[Traced, Any]]] = WeakKeyDictionary()
+# What is known of each function: (arguments' structure, static values, specs) -> traced, results' structure.
+_known: WeakKeyDictionary[Any, dict[Any, tuple[Traced, Any]]] = session.own(
+    "functions of JAX that were traced", WeakKeyDictionary()
+)
 
 _TENSOR = object()
 
@@ -57,7 +60,7 @@ class JaxFunction:
         statics = [_TENSOR if _is_tensor(leaf) else leaf for leaf in leaves]
         traced, results = self._traced(tensors, statics, structure)
         differentiable = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
-        if differentiable or torch._C._functorch.peek_interpreter_stack() is not None:
+        if differentiable or torch._C._functorch.peek_interpreter_stack() is not None:  # pyright: ignore[reportAttributeAccessIssue]
             flat = _Differentiable.apply(traced, *tensors)
         else:
             flat = traced(tensors)
@@ -66,9 +69,9 @@ class JaxFunction:
     def _traced(
         self, tensors: list[torch.Tensor], statics: list[Any], structure: Any
     ) -> tuple[Traced, Any]:
-        faces = tuple([contiguous_face(t.shape, t.dtype) for t in tensors])
+        specs = tuple([contiguous_spec(t.shape, t.dtype) for t in tensors])
         try:
-            key = (structure, tuple([(type(s), hashable(s)) for s in statics]), faces)
+            key = (structure, tuple([(type(s), hashable(s)) for s in statics]), specs)
             known = _known.setdefault(self.function, {})
             if key in known:
                 return known[key]
@@ -86,7 +89,7 @@ class JaxFunction:
             shapes.append(results_structure)
             return [jax.numpy.asarray(r) for r in results]
 
-        known[key] = found = (trace(self.name, flat, faces), shapes[-1])
+        known[key] = found = (trace(self.name, flat, specs), shapes[-1])
         return found
 
 
@@ -147,8 +150,8 @@ class _Differentiable(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, traced: Traced, *tensors: torch.Tensor) -> Any:  # type: ignore[override]
-        faces = tuple([contiguous_face(t.shape, t.dtype) for t in tensors])
-        batched = traced.batched(tuple(in_dims[1:]), faces)
+        specs = tuple([contiguous_spec(t.shape, t.dtype) for t in tensors])
+        batched = traced.batched(tuple(in_dims[1:]), specs)
         results = _Differentiable.apply(batched, *tensors)
         return results, tuple([0] * len(results))
 

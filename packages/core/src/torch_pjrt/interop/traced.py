@@ -17,15 +17,15 @@ from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 from torch_pjrt import dtypes
 from torch_pjrt.errors import LoweringError
-from torch_pjrt.graph.face import Face, contiguous_face
 from torch_pjrt.graph.signature import FunctionOp, Slot, intern
 from torch_pjrt.graph.tape import current, state
+from torch_pjrt.graph.tensor_spec import TensorSpec, contiguous_spec
 from torch_pjrt.interop.arrays import torch_dtype
 from torch_pjrt.run.sync import cut
 from torch_pjrt.settings import settings
-from torch_pjrt.tensor.buffer import wrap
-from torch_pjrt.tensor.record import record
-from torch_pjrt.tensor.view import value_of
+from torch_pjrt.tensor.recording.record import record
+from torch_pjrt.tensor.storage.buffer import wrap
+from torch_pjrt.tensor.storage.view import value_of
 
 Arrays = Sequence[jax.Array]
 
@@ -33,15 +33,15 @@ Arrays = Sequence[jax.Array]
 class Traced:
     """One jaxpr with its signature: flat arrays in, flat arrays out.
 
-    name   of the function, for texts and errors.
-    ins, outs    the faces of inputs and results.
+    name         of the function, for texts and errors.
+    ins, outs    the specs of inputs and results.
     """
 
-    def __init__(self, name: str, jaxpr: ClosedJaxpr, ins: tuple[Face, ...]) -> None:
+    def __init__(self, name: str, jaxpr: ClosedJaxpr, ins: tuple[TensorSpec, ...]) -> None:
         self.name = name
         self.jaxpr = jaxpr
         self.ins = ins
-        self.outs = tuple([contiguous_face(a.shape, torch_dtype(a.dtype)) for a in jaxpr.out_avals])
+        self.outs = tuple([contiguous_spec(a.shape, torch_dtype(a.dtype)) for a in jaxpr.out_avals])
         self.signature = intern(
             FunctionOp(f"jax.{name}", _computing(weakref.ref(self), name)),
             tuple(map(Slot, range(len(ins)))),
@@ -54,11 +54,11 @@ class Traced:
 
     def __call__(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Record one call; new tensors of its results."""
-        if state.tape.size > settings.tape_bound:
+        if state.tape.size > settings.tape_limit:
             cut(state.tape)
         values = record(self.signature, [value_of(t) for t in tensors], [])
         current().kept.append(self)
-        return [wrap(v, face) for v, face in zip(values, self.outs, strict=True)]
+        return [wrap(v, spec) for v, spec in zip(values, self.outs, strict=True)]
 
     def derivative(self, wanted: tuple[int, ...], given: tuple[int, ...]) -> Traced:
         """Gradients of the inputs `wanted` from the inputs and the gradients of the results `given`."""
@@ -68,13 +68,13 @@ class Traced:
             known = self._derived[key] = self._differentiated(wanted, given)
         return known
 
-    def batched(self, dims: tuple[int | None, ...], faces: tuple[Face, ...]) -> Traced:
+    def batched(self, dims: tuple[int | None, ...], specs: tuple[TensorSpec, ...]) -> Traced:
         """The same for inputs with a batch at these dims (None: without one); results have it first."""
-        key = (dims, faces)
+        key = (dims, specs)
         known = self._derived.get(key)
         if known is None:
             function = jax.vmap(jaxpr_as_fun(self.jaxpr), in_axes=dims)
-            known = self._derived[key] = trace(f"{self.name}.vmap", function, faces)
+            known = self._derived[key] = trace(f"{self.name}.vmap", function, specs)
         return known
 
     def _differentiated(self, wanted: tuple[int, ...], given: tuple[int, ...]) -> Traced:
@@ -93,16 +93,16 @@ class Traced:
             _, pull = jax.vjp(of_wanted, *[inputs[i] for i in wanted])
             return [_turned(x) for x in pull([_turned(g) for g in gradients])]
 
-        faces = (*self.ins, *[self.outs[i] for i in given])
-        return trace(f"{self.name}.vjp", backward, faces)
+        specs = (*self.ins, *[self.outs[i] for i in given])
+        return trace(f"{self.name}.vjp", backward, specs)
 
 
-def trace(name: str, function: Callable[..., Arrays], faces: tuple[Face, ...]) -> Traced:
+def trace(name: str, function: Callable[..., Arrays], specs: tuple[TensorSpec, ...]) -> Traced:
     """Trace a function of flat arrays, with the 64-bit types that these need or the user has switched on."""
-    shapes = [jax.ShapeDtypeStruct(tuple(f.shape), dtypes.to_jax(f.dtype)) for f in faces]
-    wide = dtypes.are_wide() and any(f.dtype in _WIDE for f in faces)
+    shapes = [jax.ShapeDtypeStruct(tuple(f.shape), dtypes.to_jax(f.dtype)) for f in specs]
+    wide = dtypes.are_wide() and any(f.dtype in _WIDE for f in specs)
     with jax.enable_x64(wide or jax.config.jax_enable_x64):  # type: ignore[attr-defined]
-        return Traced(name, jax.make_jaxpr(function)(*shapes), faces)
+        return Traced(name, jax.make_jaxpr(function)(*shapes), specs)
 
 
 _WIDE = frozenset((torch.int64, torch.uint64, torch.float64, torch.complex128))

@@ -78,27 +78,27 @@ def _alike(sizes: Sizes, counts: Sizes) -> bool:
 
 @table.lowers(aten.adaptive_max_pool2d.default, aten.adaptive_max_pool3d.default)
 def adaptive_max_pool(self: Array, output_size: Sizes) -> tuple[Array, Array]:
-    """Maxima, and their places within the plane."""
+    """Maxima, and their indices within the plane."""
     rank = len(output_size)
     sizes = self.shape[-rank:]
     if _alike(sizes, output_size):
         kernel = [size // count for size, count in zip(sizes, output_size, strict=True)]
         return max_pool(self, rank, kernel)
-    x, places = self, lax.reshape(lax.iota(INT32, int(np.prod(sizes))), sizes)
-    places = lax.broadcast_in_dim(places, self.shape, range(self.ndim - rank, self.ndim))
+    x, positions = self, lax.reshape(lax.iota(INT32, int(np.prod(sizes))), sizes)
+    positions = lax.broadcast_in_dim(positions, self.shape, range(self.ndim - rank, self.ndim))
     for axis in reversed(range(self.ndim - rank, self.ndim)):
         count = output_size[axis - self.ndim]
-        x, places = _greatest(x, places, axis, count)
-    return x, as_dtype(places, INT64)
+        x, positions = _greatest(x, positions, axis, count)
+    return x, as_dtype(positions, INT64)
 
 
-def _greatest(x: Array, places: Array, axis: int, count: int) -> tuple[Array, Array]:
+def _greatest(x: Array, positions: Array, axis: int, count: int) -> tuple[Array, Array]:
     """Windows of unlike length: a short one meets its last element twice, which changes nothing."""
     bounds = _bounds(x.shape[axis], count)
     longest = max((b - a for a, b in bounds), default=1)
     rows = [np.array([min(a + i, b - 1) for a, b in bounds], np.int32) for i in range(longest)]
     pieces = [taken_along(x, axis, row) for row in rows]
-    return running_max(pieces, [taken_along(places, axis, row) for row in rows], INT32)
+    return running_max(pieces, [taken_along(positions, axis, row) for row in rows], INT32)
 
 
 def _adaptive_max_backward(grad_output: Array, self: Array, indices: Array, rank: int) -> Array:

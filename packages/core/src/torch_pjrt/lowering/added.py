@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from torch_pjrt.lowering.table import LoweringTable
+from torch_pjrt.session import session
 
 ADDED = LoweringTable("added while the process runs")
 
 # By operator, or by kind of annotation: what a rule depends on. A file or a package, a text, or None:
 # unknown.
-_sources: dict[Any, Path | str | None] = {}
+_sources: dict[Any, Path | str | None] = session.own("what added rules depend on", {})
 
 
 def note_source(of: Any, rule: Callable[..., Any] | None, fingerprint: str | None) -> None:

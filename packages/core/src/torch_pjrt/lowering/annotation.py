@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 
 from torch_pjrt.lowering.table import LoweringTable
-from torch_pjrt.value_annotations import ANNOTATE, applied
+from torch_pjrt.lowering.value_annotations import ANNOTATE, applied
 
 Array = jax.Array
 

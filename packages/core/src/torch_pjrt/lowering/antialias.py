@@ -1,6 +1,6 @@
 """Lowerings of resampling with antialiasing, and its backwards.
 
-Each element of the result is a weighted mean of the elements around its place: of more of them the more
+Each element of the result is a weighted mean of the elements around its position: of more of them the more
 an image shrinks, so that none is left out. Which ones, and their weights, follow from the sizes alone:
 they are constants of the program. Both directions gather; none scatters.
 
@@ -70,10 +70,10 @@ def _weights(
     support = float(dtype.type(kind.reach * stretch))
     first = np.maximum(np.trunc(center - support + 0.5), 0)
     last = np.minimum(np.trunc(center + support + 0.5), size)
-    places = np.arange(size)[None, :]
-    distance = (places - center).astype(dtype) + 0.5
+    indices = np.arange(size)[None, :]
+    distance = (indices - center).astype(dtype) + 0.5
     distance = np.abs((distance * dtype.type(1 / stretch)).astype(dtype)).astype(np.float64)
-    counts = (places >= first) & (places < last) & (distance < kind.reach)
+    counts = (indices >= first) & (indices < last) & (distance < kind.reach)
     weights = np.where(counts, kind.weight(distance), 0)
     total = weights.sum(1, keepdims=True)
     return weights / np.where(total == 0, 1, total)

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import KW_ONLY, dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import jax
 import numpy as np
@@ -27,9 +28,66 @@ from torch_pjrt.lowering.promote import as_dtype, opmath
 from torch_pjrt.lowering.table import LoweringTable
 from torch_pjrt.overloads import aten
 
+if TYPE_CHECKING:
+    from jaxtyping import Float, Integer, Key
+
 Array = jax.Array
 
 table = LoweringTable("attention")
+
+# It is broadcast to the scores, if there is one.
+Bias: TypeAlias = """(
+    Float[Array, '*#batch #heads #queries #keys'] | Float[Array, '#queries #keys'] | None
+)"""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Attention:
+    """A call of attention: the operator's arguments in its order, after the key that dropout draws with.
+
+    first_row   which query of a causal attention the first one is; PyTorch knows only 0.
+    """
+
+    dropout_key: Key[Array, ""] | None
+    query: Float[Array, "*batch heads queries width"]
+    key: Float[Array, "*batch key_heads keys width"]
+    value: Float[Array, "*batch key_heads keys value_width"]
+    attn_bias: Bias = None
+    dropout_p: float = 0.0
+    is_causal: bool = False
+    return_debug_mask: bool = False
+    _: KW_ONLY
+    scale: Any = None
+    first_row: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AttentionBackward:
+    """A call of its backward: the operator's arguments in its order.
+
+    first_row   as in `Attention`.
+    """
+
+    grad_out: Float[Array, "*batch heads queries value_width"]
+    query: Float[Array, "*batch heads queries width"]
+    key: Float[Array, "*batch key_heads keys width"]
+    value: Float[Array, "*batch key_heads keys value_width"]
+    attn_bias: Bias
+    grad_input_mask: Sequence[bool]
+    out: Float[Array, "*batch heads queries value_width"]
+    logsumexp: Float[Array, "flat_batch heads queries"]
+    cum_seq_q: None
+    cum_seq_k: None
+    max_q: int
+    max_k: int
+    dropout_p: float
+    is_causal: bool
+    philox_seed: Integer[Array, ""]
+    philox_offset: Integer[Array, ""]
+    _: KW_ONLY
+    scale: Any = None
+    first_row: int = 0
+
 
 # Suffixes of names: B batch, H query heads, N key heads, Q queries, R queries of all heads that
 # share a key head, K keys, W width.
@@ -57,25 +115,21 @@ def _shared(x_BHQW: Array, n_heads: int) -> Array:
 
 
 def _exponentials(
-    query_BHQW: Array,
-    key_BNKW: Array,
-    attn_bias: Array | None,
-    is_causal: bool,
-    scale: Any,
-    first_row: int,
+    call: Attention | AttentionBackward,
 ) -> tuple[Array, Array, Array]:
     """The softmax's numerators, their sum over keys, and the greatest score: BHQK, BHQ1, BHQ1."""
+    query_BHQW, key_BNKW, attn_bias = _batched(call.query), _batched(call.key), call.attn_bias
     b, h, q, w = query_BHQW.shape
     k = key_BNKW.shape[2]
     scores = _product(_shared(query_BHQW, key_BNKW.shape[1]), key_BNKW, 3, 3)
     scores = lax.reshape(scores, (b, h, q, k))
-    scores = scores * as_dtype(1 / math.sqrt(w) if scale is None else scale, scores.dtype)
+    scores = scores * as_dtype(1 / math.sqrt(w) if call.scale is None else call.scale, scores.dtype)
     if attn_bias is not None:
         bias = lax.expand_dims(attn_bias, range(4 - attn_bias.ndim))
         scores = scores + as_dtype(bias, scores.dtype)
-    if is_causal:
+    if call.is_causal:
         int32 = np.dtype(np.int32)
-        row = lax.broadcasted_iota(int32, (q, k), 0) + np.int32(first_row)
+        row = lax.broadcasted_iota(int32, (q, k), 0) + np.int32(call.first_row)
         seen = row >= lax.broadcasted_iota(int32, (q, k), 1)
         zero = lax.full((q, k), 0, scores.dtype)
         bias = lax.select(seen, zero, lax.full_like(zero, -math.inf))
@@ -121,33 +175,32 @@ def _key_of(seed: Array) -> Array:
     aten._scaled_dot_product_fused_attention_overrideable.default,
     random="dropout_p",
     static=("dropout_p",),
+    call=Attention,
 )
 def scaled_dot_product_attention(
-    key_: Array | None,
-    query: Array,
-    key: Array,
-    value: Array,
-    attn_bias: Array | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    return_debug_mask: bool = False,
-    *,
-    scale: Any = None,
-    first_row: int = 0,
-) -> tuple[Array, Array, None, None, int, int, Array, Array, None]:
-    """Output, logsumexp of the scores, and what the backward needs to drop the same weights.
-
-    first_row   which query of a causal attention the first one is.
-    """
-    q, k, v = _batched(query), _batched(key), _batched(value)
+    call: Attention,
+) -> tuple[
+    Float[Array, "*batch heads queries value_width"],
+    Float[Array, "flat_batch heads queries"],
+    None,
+    None,
+    int,
+    int,
+    Integer[Array, ""],
+    Integer[Array, ""],
+    None,
+]:
+    """Output, logsumexp of the scores, and what the backward needs to drop the same weights."""
+    query, key, value, key_ = call.query, call.key, call.value, call.dropout_key
+    q, v = _batched(query), _batched(value)
     if key_ is not None and not dtypes.are_wide():
         key_ = _key_of(_seed_of(key_))
-    numerators, total, greatest = _exponentials(q, k, attn_bias, is_causal, scale, first_row)
-    weights = as_dtype(_dropped(numerators, key_, dropout_p), v.dtype)
+    numerators, total, greatest = _exponentials(call)
+    weights = as_dtype(_dropped(numerators, key_, call.dropout_p), v.dtype)
     out = _product(_shared(weights, v.shape[1]), v, 3, 2)
     out = lax.reshape(out, (*q.shape[:3], v.shape[3]))
     # Dividing sums over keys takes less than dividing each weight.
-    out = as_dtype(out / _divisor(total, attn_bias, dropout_p), query.dtype)
+    out = as_dtype(out / _divisor(total, call.attn_bias, call.dropout_p), query.dtype)
     out = lax.reshape(out, (*query.shape[:-1], value.shape[-1]))
     logsumexp = as_dtype(greatest + lax.log(total), np.dtype(np.float32))
     int64 = np.dtype(np.int64)
@@ -171,53 +224,40 @@ def scaled_dot_product_attention(
 @table.lowers(
     aten._scaled_dot_product_fused_attention_overrideable_backward.default,
     static=("dropout_p",),
+    call=AttentionBackward,
 )
 def scaled_dot_product_attention_backward(
-    grad_out: Array,
-    query: Array,
-    key: Array,
-    value: Array,
-    attn_bias: Array | None,
-    grad_input_mask: Sequence[bool],
-    out: Array,
-    logsumexp: Array,
-    cum_seq_q: None,
-    cum_seq_k: None,
-    max_q: int,
-    max_k: int,
-    dropout_p: float,
-    is_causal: bool,
-    philox_seed: Array,
-    philox_offset: Array,
-    *,
-    scale: Any = None,
-    first_row: int = 0,
-    over_rows: Callable[[Array, Array], Array] = over_rows,
-) -> tuple[Array, Array, Array, Array | None]:
+    call: AttentionBackward, over_rows: Callable[[Array, Array], Array] = over_rows
+) -> tuple[
+    Float[Array, "*batch heads queries width"],
+    Float[Array, "*batch key_heads keys width"],
+    Float[Array, "*batch key_heads keys value_width"],
+    Bias,
+]:
     """All gradients, as PyTorch's meta function says: XLA drops those that nobody reads.
 
-    first_row   which query of a causal attention the first one is.
     over_rows   how a device multiplies there.
     """
-    q, k, v, grad, y = (_batched(x) for x in (query, key, value, grad_out, out))
-    numerators, total, _ = _exponentials(q, k, attn_bias, is_causal, scale, first_row)
-    divisor = _divisor(total, attn_bias, dropout_p)
+    query, key, value, attn_bias = call.query, call.key, call.value, call.attn_bias
+    q, k, v, grad, y = (_batched(x) for x in (query, key, value, call.grad_out, call.out))
+    numerators, total, _ = _exponentials(call)
+    divisor = _divisor(total, attn_bias, call.dropout_p)
     random_key = None
-    if dropout_p:
-        random_key = _key_of(philox_seed)
+    if call.dropout_p:
+        random_key = _key_of(call.philox_seed)
     grad = as_dtype(grad, numerators.dtype)
     along = lax.reduce_sum(grad * as_dtype(y, grad.dtype), (3,))
     along = lax.expand_dims(along, (3,)) / _divisor(total, attn_bias, 0)
     share = as_dtype(grad / divisor, value.dtype)
 
     n = v.shape[1]
-    weights = as_dtype(_dropped(numerators, random_key, dropout_p), value.dtype)
+    weights = as_dtype(_dropped(numerators, random_key, call.dropout_p), value.dtype)
     grad_value = over_rows(_shared(weights, n), _shared(share, n))
     grad_weights = lax.reshape(_product(_shared(share, n), v, 3, 3), numerators.shape)
-    grad_scores = numerators * (_dropped(grad_weights, random_key, dropout_p) - along)
+    grad_scores = numerators * (_dropped(grad_weights, random_key, call.dropout_p) - along)
 
     narrow = _shared(as_dtype(grad_scores, query.dtype), n)
-    factor = as_dtype(1 / math.sqrt(q.shape[3]) if scale is None else scale, grad.dtype)
+    factor = as_dtype(1 / math.sqrt(q.shape[3]) if call.scale is None else call.scale, grad.dtype)
     grad_query = _product(narrow, k, 3, 2) * factor
     grad_key = over_rows(narrow, _shared(q, n)) * factor
     grad_bias = None

@@ -1,4 +1,4 @@
-"""Lowerings of ops that change a tensor's dtype, or nothing but its place.
+"""Lowerings of ops that change a tensor's dtype, or only where it is.
 
 `cast` is also what every other kind uses to bring an operand to a dtype.
 """

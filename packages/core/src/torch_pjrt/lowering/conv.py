@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +24,9 @@ from jax import lax
 from torch_pjrt.lowering.promote import opmath
 from torch_pjrt.lowering.table import LoweringTable
 from torch_pjrt.overloads import aten
+
+if TYPE_CHECKING:
+    from jaxtyping import Num
 
 Array = jax.Array
 Sizes = Sequence[int]
@@ -104,9 +108,9 @@ def _resized(x: Array, shape: Sizes) -> Array:
 
 @table.lowers(aten.convolution.default, aten.convolution_overrideable.default)
 def convolution(
-    input: Array,
-    weight: Array,
-    bias: Array | None,
+    input: Num[Array, "batch channels *size"],
+    weight: Num[Array, "filters depth *kernel"],
+    bias: Num[Array, " features"] | None,
     stride: Sizes,
     padding: Sizes,
     dilation: Sizes,
@@ -115,7 +119,7 @@ def convolution(
     groups: int,
     *,
     kind: type[Geometry] = Geometry,
-) -> Array:
+) -> Num[Array, "batch features *out_size"]:
     """`kind` is how a device computes the three maps; the other rules here take it as well."""
     rank = weight.ndim - 2
     geometry = kind.of(stride, padding, dilation, groups, rank)
@@ -159,9 +163,9 @@ def _backward(
 
 @table.lowers(aten.convolution_backward.default)
 def convolution_backward(
-    grad_output: Array,
-    input: Array,
-    weight: Array,
+    grad_output: Num[Array, "batch features *out_size"],
+    input: Num[Array, "batch channels *size"],
+    weight: Num[Array, "filters depth *kernel"],
     bias_sizes: Sizes | None,
     stride: Sizes,
     padding: Sizes,
@@ -172,16 +176,20 @@ def convolution_backward(
     output_mask: Sequence[bool],
     *,
     kind: type[Geometry] = Geometry,
-) -> tuple[Array | None, Array | None, Array | None]:
+) -> tuple[
+    Num[Array, "batch channels *size"] | None,
+    Num[Array, "filters depth *kernel"] | None,
+    Num[Array, " features"] | None,
+]:
     geometry = kind.of(stride, padding, dilation, groups, weight.ndim - 2)
     return _backward(grad_output, input, weight, geometry, transposed, output_mask)
 
 
 @table.lowers(aten.convolution_backward_overrideable.default)
 def convolution_backward_overrideable(
-    grad_output: Array,
-    input: Array,
-    weight: Array,
+    grad_output: Num[Array, "batch features *out_size"],
+    input: Num[Array, "batch channels *size"],
+    weight: Num[Array, "filters depth *kernel"],
     stride: Sizes,
     padding: Sizes,
     dilation: Sizes,
@@ -191,6 +199,10 @@ def convolution_backward_overrideable(
     output_mask: Sequence[bool],
     *,
     kind: type[Geometry] = Geometry,
-) -> tuple[Array | None, Array | None, Array | None]:
+) -> tuple[
+    Num[Array, "batch channels *size"] | None,
+    Num[Array, "filters depth *kernel"] | None,
+    Num[Array, " features"] | None,
+]:
     geometry = kind.of(stride, padding, dilation, groups, weight.ndim - 2)
     return _backward(grad_output, input, weight, geometry, transposed, output_mask)

@@ -133,11 +133,12 @@ def arange_start_step(start: float, end: float, step: float = 1, *, dtype: Dtype
     result = dtypes.to_jax(dtype)
     if result.kind in "iu":
         start, step = int(start), int(step)
-    place = cast(
-        lax.iota(np.dtype(np.int64 if count > 2**31 else np.int32), max(count, 0)), opmath(result)
+    position = cast(
+        lax.iota(np.dtype(np.int64 if count > 2**31 else np.int32), max(count, 0)),  # pyright: ignore[reportArgumentType]
+        opmath(result),
     )
-    values = place if step == 1 else lax.mul(place, cast(step, place.dtype))
-    return cast(values if start == 0 else lax.add(values, cast(start, place.dtype)), result)
+    values = position if step == 1 else lax.mul(position, cast(step, position.dtype))
+    return cast(values if start == 0 else lax.add(values, cast(start, position.dtype)), result)
 
 
 @table.lowers(aten.range.default, aten.range.step, static=["start", "end", "step"])
@@ -147,8 +148,8 @@ def range_step(start: float, end: float, step: float = 1, *, dtype: Dtype = None
     wide = np.dtype(np.int64 if result.kind in "iu" else np.float64)
     if result.kind in "iu":
         start, end, step = int(start), int(end), int(step)
-    place = lax.iota(wide, int((end - start) / step) + 1)
-    return cast(lax.add(lax.mul(place, cast(step, wide)), cast(start, wide)), result)
+    position = lax.iota(wide, int((end - start) / step) + 1)
+    return cast(lax.add(lax.mul(position, cast(step, wide)), cast(start, wide)), result)
 
 
 def spaced(start: Any, end: Any, steps: int, wide: np.dtype) -> Array:
@@ -156,14 +157,14 @@ def spaced(start: Any, end: Any, steps: int, wide: np.dtype) -> Array:
     first, last = cast(start, wide), cast(end, wide)
     if steps == 1:
         return lax.broadcast(first, (1,))
-    place = lax.iota(np.dtype(np.int32), steps)
+    position = lax.iota(np.dtype(np.int32), steps)
     # XLA divides by a constant as it multiplies by its inverse, which is not exact.
     intervals = lax.optimization_barrier(cast(max(steps - 1, 1), wide))
     step = lax.div(lax.sub(last, first), intervals)
-    from_end = lax.sub(np.asarray(steps - 1, np.int32), place)
+    from_end = lax.sub(np.asarray(steps - 1, np.int32), position)
     return lax.select(
-        lax.lt(place, np.asarray(steps // 2, np.int32)),
-        lax.add(first, lax.mul(step, cast(place, wide))),
+        lax.lt(position, np.asarray(steps // 2, np.int32)),
+        lax.add(first, lax.mul(step, cast(position, wide))),
         lax.sub(last, lax.mul(step, cast(from_end, wide))),
     )
 

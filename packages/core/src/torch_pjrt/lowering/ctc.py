@@ -32,8 +32,8 @@ def _rows(targets: Array, lengths: Array) -> Array:
     if targets.ndim == 2:
         return targets
     starts = lax.cumsum(lengths) - lengths
-    places = starts[:, None] + along((1, targets.size), 1)
-    return targets.at[places].get(mode="clip")
+    positions = starts[:, None] + along((1, targets.size), 1)
+    return targets.at[positions].get(mode="clip")
 
 
 def _spelling(rows: Array, blank: int, classes: int) -> Array:
@@ -68,9 +68,9 @@ def _may_skip(spelling: Array, blank: int) -> Array:
 
 
 def _emitted(log_probs: Array, spelling: Array) -> Array:
-    """Times, samples, places in the spelling."""
-    places = jnp.broadcast_to(spelling, (len(log_probs), *spelling.shape))
-    return jnp.take_along_axis(log_probs, places, 2, mode="promise_in_bounds")
+    """The log-probability of each label of the spelling: times, samples, positions in the spelling."""
+    labels = jnp.broadcast_to(spelling, (len(log_probs), *spelling.shape))
+    return jnp.take_along_axis(log_probs, labels, 2, mode="promise_in_bounds")
 
 
 @table.lowers(aten._ctc_loss.Tensor)
@@ -88,7 +88,7 @@ def ctc_loss(
     spelling = _spelling(rows, blank, x.shape[2])
     emitted = _emitted(x, spelling)
     skips = _may_skip(spelling, blank)
-    place = along(spelling.shape, 1)
+    position = along(spelling.shape, 1)
     ends = 2 * as_dtype(target_lengths, INT32)[:, None]
 
     def step(before: Array, now: Array) -> tuple[Array, Array]:
@@ -96,15 +96,15 @@ def ctc_loss(
         after = _sum_of(before, _shifted(before, 1), skipped) + now
         return after, after
 
-    # Before the first time nothing is spelt, which is like a blank at place -1.
-    start = (place == 0) | ((place == 1) & (ends > 0))
+    # Before the first time nothing is spelt, which is like a blank at position -1.
+    start = (position == 0) | ((position == 1) & (ends > 0))
     first = jnp.where(start, emitted[0], -jnp.inf)
     _, later = lax.scan(step, first, emitted[1:])
     log_alpha = jnp.swapaxes(jnp.concatenate([first[None], later]), 0, 1)
     last = jnp.maximum(as_dtype(input_lengths, INT32) - 1, 0)[:, None, None]
     final = jnp.take_along_axis(log_alpha, last, 1)[:, 0]
     # Both the last blank and the last label end a path.
-    final = jnp.where((place == ends) | (place == ends - 1), final, -jnp.inf)
+    final = jnp.where((position == ends) | (position == ends - 1), final, -jnp.inf)
     total = jax.nn.logsumexp(final, 1)
     nothing = jnp.where(ends[:, 0] == 0, 0, -jnp.inf)
     total = jnp.where(input_lengths == 0, nothing, total)
@@ -130,17 +130,17 @@ def ctc_loss_backward(
     spelling = _spelling(rows, blank, x.shape[2])
     emitted = _emitted(x, spelling)
     skips = _shifted(jnp.where(_may_skip(spelling, blank), 0.0, -jnp.inf), -2)
-    place = along(spelling.shape, 1)
+    position = along(spelling.shape, 1)
     ends = 2 * as_dtype(target_lengths, INT32)[:, None]
     last = as_dtype(input_lengths, INT32)[:, None] - 1
-    is_end = (place == ends) | (place == ends - 1)
+    is_end = (position == ends) | (position == ends - 1)
 
     def step(after: Array, now: tuple[Array, Array]) -> tuple[Array, Array]:
         time, emission = now
         skipped = _shifted(after, -2) + as_dtype(skips, wide)
         before = _sum_of(after, _shifted(after, -1), skipped)
         before = jnp.where(time == last, jnp.where(is_end, 0, -jnp.inf), before)
-        before = jnp.where((time <= last) & (place <= ends), before + emission, -jnp.inf)
+        before = jnp.where((time <= last) & (position <= ends), before + emission, -jnp.inf)
         return before, before
 
     times = along((len(x),), 0)

@@ -28,7 +28,7 @@ def at_least_1d(x: Array) -> Array:
 
 
 def along(shape: Sequence[int], dim: int, dtype: np.dtype = INT32) -> Array:
-    """An array of this shape that holds each element's place along `dim`."""
+    """An array of this shape that holds each element's position along `dim`."""
     return lax.broadcasted_iota(dtype, tuple(shape), dim)
 
 

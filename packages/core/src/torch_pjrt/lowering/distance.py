@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from math import inf
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +20,9 @@ from torch_pjrt.lowering.promote import as_dtype, opmath
 from torch_pjrt.lowering.rearrange import triu_indices
 from torch_pjrt.lowering.table import LoweringTable
 from torch_pjrt.overloads import aten
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
 
 Array = jax.Array
 
@@ -48,7 +51,9 @@ def _differences(x1: Array, x2: Array) -> Array:
 
 
 @table.lowers(aten._euclidean_dist.default)
-def euclidean_dist(x1: Array, x2: Array) -> Array:
+def euclidean_dist(
+    x1: Float[Array, "*batch1 rows1 width"], x2: Float[Array, "*batch2 rows2 width"]
+) -> Float[Array, "*batch rows1 rows2"]:
     """By |x|² - 2xy + |y|², in one matrix product: [-2x, |x|², 1] · [y, 1, |y|²]."""
     square1, square2 = (jnp.sum(x * x, -1, keepdims=True) for x in (x1, x2))
     left = lax.concatenate([-2 * x1, square1, lax.full_like(square1, 1)], x1.ndim - 1)
@@ -59,7 +64,12 @@ def euclidean_dist(x1: Array, x2: Array) -> Array:
 
 
 @table.lowers(aten._cdist_forward.default, static=("p",))
-def cdist_forward(x1: Array, x2: Array, p: float, compute_mode: int | None) -> Array:
+def cdist_forward(
+    x1: Float[Array, "*batch1 rows1 width"],
+    x2: Float[Array, "*batch2 rows2 width"],
+    p: float,
+    compute_mode: int | None,
+) -> Float[Array, "*batch rows1 rows2"]:
     """Batch dims broadcast. `compute_mode` 1 asks for the matrix product, 2 forbids it."""
     many = x1.shape[-2] > MANY or x2.shape[-2] > MANY
     if p == 2 and x1.shape[-1] and (compute_mode == 1 or (compute_mode in (None, 0) and many)):
@@ -93,7 +103,13 @@ def _slope(difference: Array, distance: Array, p: float) -> Array:
 
 
 @table.lowers(aten._cdist_backward.default, static=("p",))
-def cdist_backward(grad: Array, x1: Array, x2: Array, p: float, cdist: Array) -> Array:
+def cdist_backward(
+    grad: Float[Array, "*grad_batch rows1 rows2"],
+    x1: Float[Array, "*batch1 rows1 width"],
+    x2: Float[Array, "*batch2 rows2 width"],
+    p: float,
+    cdist: Float[Array, "*batch rows1 rows2"],
+) -> Float[Array, "*grad_batch1 rows1 width"]:
     """The gradient of the first argument. Of a `grad` with more batches (`jacrev`) the first are taken."""
     if not cdist.size:
         return lax.full_like(x1, 0)  # as it is: without elements, batch dims are not broadcast
@@ -106,24 +122,29 @@ def cdist_backward(grad: Array, x1: Array, x2: Array, p: float, cdist: Array) ->
 
 
 @table.lowers(aten._pdist_forward.default, static=("p",))
-def pdist_forward(self: Array, p: float = 2.0) -> Array:
+def pdist_forward(self: Float[Array, "rows width"], p: float = 2.0) -> Float[Array, " pairs"]:
     """The distances of each row to those after it."""
     first, second = _pairs(self)
     return _norm(first - second, p)
 
 
 def _pairs(x: Array) -> tuple[Array, Array]:
-    places = triu_indices(x.shape[0], x.shape[0], 1)
-    first, second = (jnp.take(x, places[i], axis=0, mode="clip") for i in (0, 1))
+    positions = triu_indices(x.shape[0], x.shape[0], 1)
+    first, second = (jnp.take(x, positions[i], axis=0, mode="clip") for i in (0, 1))
     return first, second
 
 
 @table.lowers(aten._pdist_backward.default, static=("p",))
-def pdist_backward(grad: Array, self: Array, p: float, pdist: Array) -> Array:
-    places = triu_indices(self.shape[0], self.shape[0], 1)
+def pdist_backward(
+    grad: Float[Array, " pairs"],
+    self: Float[Array, "rows width"],
+    p: float,
+    pdist: Float[Array, " pairs"],
+) -> Float[Array, "rows width"]:
+    positions = triu_indices(self.shape[0], self.shape[0], 1)
     first, second = _pairs(self)
     gain = jnp.expand_dims(grad, -1) * _slope(first - second, pdist, p)
-    return lax.full_like(self, 0).at[places[0]].add(gain).at[places[1]].add(-gain)
+    return lax.full_like(self, 0).at[positions[0]].add(gain).at[positions[1]].add(-gain)
 
 
 @table.lowers(aten.renorm.default, static=("p",))

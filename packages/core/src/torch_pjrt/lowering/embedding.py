@@ -1,14 +1,14 @@
 """Lowerings of table look-ups and their backwards.
 
 What every rule here may assume and must keep:
-    indices      lie in range: for the others `tensor/bounds.py` raises, so what they read does not matter.
+    indices      lie in range: for others `tensor/checks/bounds.py` raises; what they read does not matter.
     padding_idx  the row that gets no gradient; -1 for none.
     sums         of float16 and bfloat16 gradients run in float32 and are rounded once.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +18,9 @@ from jax import lax
 from torch_pjrt.lowering.promote import as_dtype, opmath
 from torch_pjrt.lowering.table import LoweringTable
 from torch_pjrt.overloads import aten
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Integer, Shaped
 
 Array = jax.Array
 
@@ -32,9 +35,9 @@ def taken_rows(weight: Array, indices: Array) -> Array:
         collapsed_slice_dims=(0,),
         start_index_map=(0,),
     )
-    places = lax.expand_dims(indices, (indices.ndim,))
+    positions = lax.expand_dims(indices, (indices.ndim,))
     return lax.gather(
-        weight, places, numbers, (1, *rest), mode=lax.GatherScatterMode.PROMISE_IN_BOUNDS
+        weight, positions, numbers, (1, *rest), mode=lax.GatherScatterMode.PROMISE_IN_BOUNDS
     )
 
 
@@ -59,41 +62,50 @@ def added_rows(zero: Array, indices: Array, rows: Array) -> Array:
 
 @table.lowers(aten.embedding.default)
 def embedding(
-    weight: Array,
-    indices: Array,
+    weight: Shaped[Array, " rows *width"],
+    indices: Integer[Array, "*positions"],
     padding_idx: int = -1,
     scale_grad_by_freq: bool = False,
     sparse: bool = False,
-) -> Array:
+) -> Shaped[Array, "*result"]:
     return taken_rows(weight, indices)
 
 
 @table.lowers(aten.embedding_dense_backward.default)
 def embedding_dense_backward(
-    grad_output: Array,
-    indices: Array,
+    grad_output: Float[Array, "*result"],
+    indices: Integer[Array, "*positions"],
     num_weights: int,
     padding_idx: int,
     scale_grad_by_freq: bool,
-) -> Array:
+) -> Float[Array, " rows *width"]:
     """A scatter-add. `scale_grad_by_freq` divides each gradient by how often its index occurs."""
     wide = opmath(grad_output.dtype)
     width = grad_output.shape[indices.ndim :]
     rows = lax.reshape(as_dtype(grad_output, wide), (indices.size, *width))
-    places = lax.reshape(as_dtype(indices, np.dtype(np.int32)), (indices.size,))
+    positions = lax.reshape(as_dtype(indices, np.dtype(np.int32)), (indices.size,))
     if scale_grad_by_freq:
         ones = lax.full((indices.size,), 1, wide)
-        counts = taken_rows(added_rows(lax.full((num_weights,), 0, wide), places, ones), places)
+        counts = taken_rows(
+            added_rows(lax.full((num_weights,), 0, wide), positions, ones), positions
+        )
         rows = rows / lax.expand_dims(counts, range(1, rows.ndim))
     if padding_idx >= 0:
         # An index out of range adds nothing, which costs less than zeroing its row.
-        places = lax.select(places == padding_idx, lax.full_like(places, num_weights), places)
-    total = added_rows(lax.full((num_weights, *width), 0, wide), places, rows)
+        positions = lax.select(
+            positions == padding_idx, lax.full_like(positions, num_weights), positions
+        )
+    total = added_rows(lax.full((num_weights, *width), 0, wide), positions, rows)
     return as_dtype(total, grad_output.dtype)
 
 
 @table.lowers(aten.embedding_renorm.default, static=("norm_type",))
-def embedding_renorm(self: Array, indices: Array, max_norm: Any, norm_type: float) -> Array:
+def embedding_renorm(
+    self: Float[Array, "rows width"],
+    indices: Integer[Array, "*positions"],
+    max_norm: Any,
+    norm_type: float,
+) -> Float[Array, "rows width"]:
     """`self` with each row that `indices` name and whose norm exceeds `max_norm` scaled down to it."""
     named = jnp.zeros(self.shape[0], bool).at[indices.reshape(-1)].set(True)
     norms = jnp.linalg.norm(as_dtype(self, opmath(self.dtype)), norm_type, 1, keepdims=True)

@@ -53,15 +53,15 @@ def _column(x: Array) -> Array:
 
 
 def _maxima(rows: Array, bags: Array, counts: Array, n_bags: int) -> tuple[Array, Array]:
-    """The largest of each bag's rows, element by element, and its place among the indices; 0 if none."""
+    """The largest of each bag's rows, element by element, and its position among the indices; 0 if none."""
     rows = jnp.where(_column(counts), rows, -np.inf)
     largest = jax.ops.segment_max(rows, bags, n_bags, indices_are_sorted=True)
-    place = along(rows.shape, 0)
+    position = along(rows.shape, 0)
     hit = (rows == taken_rows(largest, bags)) & _column(counts)
-    place = jnp.where(hit, place, len(rows))
-    place = jax.ops.segment_min(place, bags, n_bags, indices_are_sorted=True)
+    position = jnp.where(hit, position, len(rows))
+    position = jax.ops.segment_min(position, bags, n_bags, indices_are_sorted=True)
     nothing = largest == -np.inf
-    return jnp.where(nothing, 0, largest), jnp.minimum(place, max(len(rows) - 1, 0))
+    return jnp.where(nothing, 0, largest), jnp.minimum(position, max(len(rows) - 1, 0))
 
 
 @table.lowers(aten._embedding_bag.default, aten._embedding_bag_forward_only.default)
@@ -87,9 +87,9 @@ def embedding_bag(
     sizes = jax.ops.segment_sum(as_dtype(counts, INT32), bags, n_bags, indices_are_sorted=True)
     maxima = lax.full((0,), 0, indices.dtype)
     if mode == MAX:
-        output, places = _maxima(rows, bags, counts, n_bags)
+        output, positions = _maxima(rows, bags, counts, n_bags)
         if len(indices):
-            chosen = taken_rows(indices, lax.reshape(places, (places.size,)))
+            chosen = taken_rows(indices, lax.reshape(positions, (positions.size,)))
             maxima = lax.reshape(chosen, (n_bags, width))
         else:
             maxima = lax.full((n_bags, width), 0, indices.dtype)
@@ -140,14 +140,14 @@ def embedding_bag_dense_backward(
     rows = taken_rows(grads, offset2bag)
     if per_sample_weights is not None:
         rows = rows * _column(as_dtype(per_sample_weights, wide))
-    places = indices
+    positions = indices
     if scale_grad_by_freq:
         ones = lax.full(indices.shape, 1, wide)
-        counts = added_rows(lax.full((num_weights,), 0, wide), places, ones)
-        rows = rows / _column(taken_rows(counts, places))
+        counts = added_rows(lax.full((num_weights,), 0, wide), positions, ones)
+        rows = rows / _column(taken_rows(counts, positions))
     if padding_idx >= 0:
-        places = jnp.where(places == padding_idx, num_weights, places)
-    return as_dtype(added_rows(zero, places, rows), grad.dtype)
+        positions = jnp.where(positions == padding_idx, num_weights, positions)
+    return as_dtype(added_rows(zero, positions, rows), grad.dtype)
 
 
 @table.lowers(aten._embedding_bag_backward.default)

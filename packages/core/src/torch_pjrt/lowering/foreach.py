@@ -24,15 +24,15 @@ _base = LoweringTable.merged(
 
 
 def each(rule: Rule, *names: str) -> Rule:
-    """`rule` over lists; `names` are what it calls the arguments after `self` ("" for by place)."""
+    """`rule` over lists; `names` are what it calls the arguments after `self` ("" for by position)."""
 
     def over_lists(self: list[Array], *args: Any, **kwargs: Any) -> tuple[Array, ...]:
         results = []
         for i, x in enumerate(self):
             values = [a[i] if isinstance(a, (list, tuple)) else a for a in args]
-            by_place = [v for v, n in zip(values, names, strict=False) if not n]
+            by_position = [v for v, n in zip(values, names, strict=False) if not n]
             by_name = {n: v for v, n in zip(values, names, strict=False) if n}
-            results.append(rule(x, *by_place, **by_name, **kwargs))
+            results.append(rule(x, *by_position, **by_name, **kwargs))
         return tuple(results)
 
     return over_lists
@@ -134,6 +134,6 @@ def _foreach_zero(self: list[Array]) -> tuple[Array, ...]:
 
 @table.lowers(aten._foreach_copy.default)
 def _foreach_copy(self: list[Array], src: list[Array]) -> tuple[Array, ...]:
-    """Each of `src` in the dtype and shape of its place in `self`."""
+    """Each of `src` in the dtype and shape of its counterpart in `self`."""
     pairs = zip(self, src, strict=True)
     return tuple(jax.numpy.broadcast_to(s.astype(x.dtype), x.shape) for x, s in pairs)

@@ -23,7 +23,7 @@ Array = jax.Array
 table = LoweringTable("fractional pool")
 
 
-def _places(sample: Array, size: int, kernel: int, count: int) -> Array:
+def _positions(sample: Array, size: int, kernel: int, count: int) -> Array:
     """Where the elements of each window lie in its dim: one row for each plane, window after window.
 
     The last window ends with the dim. Rounding is that of `sample`'s dtype, as PyTorch's is.
@@ -50,12 +50,12 @@ def _pooled(
     samples = samples.reshape(-1, n)[: len(planes)]  # there may be more of them
     index = jnp.zeros((len(planes), *[1] * n), np.int64)
     for dim in range(n):
-        places = _places(samples[:, dim], sizes[dim], kernel[dim], counts[dim])
+        positions = _positions(samples[:, dim], sizes[dim], kernel[dim], counts[dim])
         shape = [1] * (n + 1)
-        shape[0], shape[dim + 1] = places.shape
-        places = places.reshape(shape)
-        planes = jnp.take_along_axis(planes, places, dim + 1)
-        index = index * sizes[dim] + places
+        shape[0], shape[dim + 1] = positions.shape
+        positions = positions.reshape(shape)
+        planes = jnp.take_along_axis(planes, positions, dim + 1)
+        index = index * sizes[dim] + positions
     windows, index = (_by_window(a, kernel, counts) for a in (planes, index))
     is_nan = jnp.isnan(windows)
     last_nan = windows.shape[-1] - 1 - jnp.argmax(is_nan[..., ::-1], -1)

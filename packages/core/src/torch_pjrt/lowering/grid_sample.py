@@ -80,39 +80,39 @@ def _cubic_weights(share: Array) -> list[Array]:
     return [outer(share), inner(share), inner(rest), outer(rest)]
 
 
-# A place along a dim and its weight: both of the shape of the points.
+# An index along a dim and its weight: both of the shape of the points.
 Term = tuple[Array, Array]
 
 
 def _terms(
     position: Array, size: int, mode: int, padding_mode: int, align_corners: bool
 ) -> list[Term]:
-    """The places along one dim that each point is made of, as floats, and their weights."""
+    """The indices along one dim that each point is made of, as floats, and their weights."""
     if mode == CUBIC:
         low = lax.floor(position)
         weights = _cubic_weights(position - low)
-        places = [low + (i - 1) for i in range(4)]
-        places = [_padded(place, size, padding_mode, align_corners) for place in places]
-        return list(zip(places, weights, strict=True))
+        indices = [low + (i - 1) for i in range(4)]
+        indices = [_padded(index, size, padding_mode, align_corners) for index in indices]
+        return list(zip(indices, weights, strict=True))
     position = _padded(position, size, padding_mode, align_corners)
     if mode == NEAREST:
-        place = lax.round(position, lax.RoundingMethod.TO_NEAREST_EVEN)
-        return [(place, lax.full_like(position, 1))]
+        index = lax.round(position, lax.RoundingMethod.TO_NEAREST_EVEN)
+        return [(index, lax.full_like(position, 1))]
     low = lax.floor(position)
     share = position - low
     return [(low, 1 - share), (low + 1, share)]
 
 
-def _inside(place: Array, size: int, weight: Array) -> Term:
-    """A place that is one, with weight 0 where the given one was not."""
-    holds = (place >= 0) & (place <= size - 1)
-    place = lax.convert_element_type(jnp.clip(place, 0, size - 1), INT32)
-    return place, jnp.where(holds, weight, 0)
+def _inside(index: Array, size: int, weight: Array) -> Term:
+    """An index in range, with weight 0 where the given one was out of range."""
+    holds = (index >= 0) & (index <= size - 1)
+    index = lax.convert_element_type(jnp.clip(index, 0, size - 1), INT32)
+    return index, jnp.where(holds, weight, 0)
 
 
-def _at(image: Array, places: Sequence[Array]) -> Array:
-    """The elements of one image, channels first, at places along each of its dims."""
-    return image.at[(slice(None), *places)].get(mode="promise_in_bounds")
+def _at(image: Array, indices: Sequence[Array]) -> Array:
+    """The elements of one image, channels first, at indices along each of its dims."""
+    return image.at[(slice(None), *indices)].get(mode="promise_in_bounds")
 
 
 def _sampled(x: Array, grid: Array, mode: int, padding_mode: int, align_corners: bool) -> Array:
@@ -121,14 +121,14 @@ def _sampled(x: Array, grid: Array, mode: int, padding_mode: int, align_corners:
     for d, size in enumerate(sizes):
         position = _position(grid[..., len(sizes) - 1 - d], size, align_corners)
         terms = _terms(position, size, mode, padding_mode, align_corners)
-        by_dim.append([_inside(place, size, weight) for place, weight in terms])
+        by_dim.append([_inside(index, size, weight) for index, weight in terms])
     result: Array | None = None
     for terms in itertools.product(*by_dim):
-        places = [place for place, _ in terms]
+        indices = [index for index, _ in terms]
         weight = terms[0][1]
         for _, other in terms[1:]:
             weight = weight * other
-        term = jax.vmap(_at)(x, places) * lax.expand_dims(weight, (1,))
+        term = jax.vmap(_at)(x, indices) * lax.expand_dims(weight, (1,))
         result = term if result is None else result + term
     assert result is not None
     return result

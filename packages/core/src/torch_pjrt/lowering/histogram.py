@@ -34,13 +34,13 @@ def histc(self: Array, bins: int = 100, min: float = 0, max: float = 0) -> Array
     else:
         low, high = (as_dtype(end, x.dtype) for end in (min, max))
     inside = (x >= low) & (x <= high)
-    place = lax.convert_element_type((x - low) * as_dtype(bins, x.dtype) / (high - low), INT32)
-    place = lax.select(
-        inside, lax.min(place, lax.full_like(place, bins - 1)), lax.full_like(place, bins)
+    position = lax.convert_element_type((x - low) * as_dtype(bins, x.dtype) / (high - low), INT32)
+    position = lax.select(
+        inside, lax.min(position, lax.full_like(position, bins - 1)), lax.full_like(position, bins)
     )
     counts = lax.scatter_add(
         lax.full((bins,), 0, INT32),
-        lax.expand_dims(place, (1,)),
+        lax.expand_dims(position, (1,)),
         lax.full(x.shape, 1, INT32),
         lax.ScatterDimensionNumbers((), (0,), (0,)),
         mode=lax.GatherScatterMode.FILL_OR_DROP,

@@ -61,24 +61,26 @@ def _by_division(x: Array, edges: Array) -> Array:
 
 
 def _counted(
-    points: Array, edges: Sequence[Array], weight: Array | None, density: bool, place_of: Any
+    points: Array, edges: Sequence[Array], weight: Array | None, density: bool, position_of: Any
 ) -> Array:
     """The histogram; its dtype is that of the elements."""
     shape = tuple(len(e) - 1 for e in edges)
     n_bins = int(np.prod(shape))
     inside = lax.full((len(points),), True, bool)
-    place = lax.full((len(points),), 0, INT32)
+    position = lax.full((len(points),), 0, INT32)
     for d, e in enumerate(edges):
         x = points[:, d]
         inside = inside & (x >= e[0]) & (x <= e[-1])
-        place = place * shape[d] + jnp.clip(as_dtype(place_of(x, e), INT32), 0, shape[d] - 1)
-    place = jnp.where(inside, place, n_bins)
+        position = position * shape[d] + jnp.clip(
+            as_dtype(position_of(x, e), INT32), 0, shape[d] - 1
+        )
+    position = jnp.where(inside, position, n_bins)
     if weight is None:
-        ones = lax.full(place.shape, 1, INT32)
-        flat = lax.full((n_bins,), 0, INT32).at[place].add(ones, mode="drop")
+        ones = lax.full(position.shape, 1, INT32)
+        flat = lax.full((n_bins,), 0, INT32).at[position].add(ones, mode="drop")
     else:
-        each = as_dtype(lax.reshape(weight, place.shape), points.dtype)
-        flat = lax.full((n_bins,), 0, points.dtype).at[place].add(each, mode="drop")
+        each = as_dtype(lax.reshape(weight, position.shape), points.dtype)
+        flat = lax.full((n_bins,), 0, points.dtype).at[position].add(each, mode="drop")
     result = lax.reshape(as_dtype(flat, points.dtype), shape)
     if density:
         result = result / jnp.sum(result)

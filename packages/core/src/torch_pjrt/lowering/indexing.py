@@ -1,11 +1,11 @@
-"""Lowerings of ops that read or write at places given by tensors of integers.
+"""Lowerings of ops that read or write at indices given by tensors of integers.
 
 What every rule here keeps:
-    places      `index`, `index_put`, `take` and `put` count negative ones from the end. One outside
-                the tensor is an error, which `tensor/bounds.py` raises: what is read there is thrown away,
+    indices     `index`, `index_put`, `take` and `put` count negative ones from the end. One out of range
+                is an error, which `tensor/checks/bounds.py` raises: what is read there is thrown away,
                 what is written there is dropped.
     accumulate  float16 and bfloat16 add up in float32 and are rounded once; bools add up by `or`.
-    duplicates  where a place is written twice without accumulation, either write may last.
+    duplicates  where an index is written to twice without accumulation, either write may last.
 """
 
 from __future__ import annotations
@@ -38,14 +38,16 @@ _SCATTER: dict[str, Callable[..., Array]] = {
 }
 
 
-def place_dtype(sizes: Sequence[int]) -> np.dtype:
-    """The narrowest dtype for places along dims of these sizes: int32 wherever that is enough."""
+def index_dtype(sizes: Sequence[int]) -> np.dtype:
+    """The narrowest dtype for indices along dims of these sizes: int32 wherever that is enough."""
     return INT32 if all(size < 2**31 for size in sizes) else INT64
 
 
-def places(index: Array, size: int, dtype: np.dtype | None = None, negative: bool = True) -> Array:
-    """`index` as places along a dim of this size; negative ones count from the end."""
-    index = lax.convert_element_type(index, dtype or place_dtype((size,)))
+def positions(
+    index: Array, size: int, dtype: np.dtype | None = None, negative: bool = True
+) -> Array:
+    """`index` as positions from the start of a dim of this size; negative indices count from the end."""
+    index = lax.convert_element_type(index, dtype or index_dtype((size,)))
     if not negative:
         return index
     return lax.select(
@@ -59,14 +61,14 @@ def places(index: Array, size: int, dtype: np.dtype | None = None, negative: boo
 class Selection:
     """What a list of index tensors selects.
 
-    dims     the indexed dims.
-    places   [*batch, len(dims)]: where to look along each of them.
-    shape    the shape of what is selected.
-    window   the dims of that shape that are whole dims of the tensor.
+    dims       the indexed dims.
+    positions  [*batch, len(dims)]: where to look along each of them.
+    shape      the shape of what is selected.
+    window     the dims of that shape that are whole dims of the tensor.
     """
 
     dims: tuple[int, ...]
-    places: Array
+    positions: Array
     shape: tuple[int, ...]
     window: tuple[int, ...]
 
@@ -76,9 +78,9 @@ class Selection:
     ) -> Selection:
         """The dims of the indices stand first, or where the indexed dims stood if neighbours."""
         dims = tuple(dim for dim, index in enumerate(indices) if index is not None)
-        dtype = place_dtype([shape[dim] for dim in dims])
+        dtype = index_dtype([shape[dim] for dim in dims])
         arrays = [
-            places(index, shape[dim], dtype, negative)
+            positions(index, shape[dim], dtype, negative)
             for dim, index in enumerate(indices)
             if index is not None
         ]
@@ -100,7 +102,7 @@ class Selection:
             return lax.full(self.shape, 0, x.dtype)
         sizes = tuple(1 if dim in self.dims else size for dim, size in enumerate(x.shape))
         numbers = lax.GatherDimensionNumbers(self.window, self.dims, self.dims)
-        return lax.gather(x, self.places, numbers, sizes, mode=IN_BOUNDS)
+        return lax.gather(x, self.positions, numbers, sizes, mode=IN_BOUNDS)
 
     def write(self, x: Array, values: Array, how: How) -> Array:
         """`values` broadcast to the selected shape."""
@@ -110,7 +112,7 @@ class Selection:
         values = lax.broadcast_in_dim(values, self.shape, range(lead, len(self.shape)))
         return scattered(
             x,
-            self.places,
+            self.positions,
             values,
             lax.ScatterDimensionNumbers(self.window, self.dims, self.dims),
             how,
@@ -162,7 +164,7 @@ def put(self: Array, index: Array, source: Array, accumulate: bool = False) -> A
 
 
 def along_dim(x: Array, dim: int, index: Array) -> Selection:
-    """What a vector of places along `dim` selects; a single place counts as a vector of one."""
+    """What a vector of indices along `dim` selects; a single index counts as a vector of one."""
     indices: list[Array | None] = [None] * dim
     return Selection.of(x.shape, [*indices, at_least_1d(index)], negative=False)
 

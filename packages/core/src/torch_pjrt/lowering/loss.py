@@ -8,7 +8,7 @@ What every rule here may assume and must keep:
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +19,9 @@ from torch_pjrt.lowering.embedding import taken_rows
 from torch_pjrt.lowering.promote import as_dtype, opmath, promoted
 from torch_pjrt.lowering.table import LoweringTable
 from torch_pjrt.overloads import aten
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Integer, Num
 
 Array = jax.Array
 
@@ -63,15 +66,19 @@ def _picked(x: Array, target: Array) -> Array:
         operand_batching_dims=others,
         start_indices_batching_dims=tuple(range(len(others))),
     )
-    places = lax.expand_dims(target, (target.ndim,))
+    positions = lax.expand_dims(target, (target.ndim,))
     mode = lax.GatherScatterMode.PROMISE_IN_BOUNDS
-    return lax.gather(x, places, numbers, (1,) * x.ndim, mode=mode)
+    return lax.gather(x, positions, numbers, (1,) * x.ndim, mode=mode)
 
 
 @table.lowers(aten.nll_loss_forward.default, aten.nll_loss2d_forward.default)
 def nll_loss_forward(
-    self: Array, target: Array, weight: Array | None, reduction: int, ignore_index: int
-) -> tuple[Array, Array]:
+    self: Float[Array, "samples classes *pixels"] | Float[Array, " classes"],
+    target: Integer[Array, " samples *pixels"] | Integer[Array, ""],
+    weight: Float[Array, " classes"] | None,
+    reduction: int,
+    ignore_index: int,
+) -> tuple[Float[Array, " samples *pixels"] | Float[Array, ""], Float[Array, ""]]:
     """The loss, and the weight of all targets together: 0 where rows are not reduced."""
     wide = opmath(self.dtype)
     counts = target != ignore_index
@@ -94,14 +101,14 @@ def nll_loss_forward(
 
 @table.lowers(aten.nll_loss_backward.default, aten.nll_loss2d_backward.default)
 def nll_loss_backward(
-    grad_output: Array,
-    self: Array,
-    target: Array,
-    weight: Array | None,
+    grad_output: Float[Array, " samples *pixels"] | Float[Array, ""],
+    self: Float[Array, "samples classes *pixels"] | Float[Array, " classes"],
+    target: Integer[Array, " samples *pixels"] | Integer[Array, ""],
+    weight: Float[Array, " classes"] | None,
     reduction: int,
     ignore_index: int,
-    total_weight: Array,
-) -> Array:
+    total_weight: Float[Array, ""],
+) -> Float[Array, "samples classes *pixels"] | Float[Array, " classes"]:
     """0 but for the class of each target: compared with a counter, it fuses with its reader."""
     wide = opmath(self.dtype)
     axis = min(1, self.ndim - 1)
@@ -126,19 +133,31 @@ def nll_loss_backward(
 
 
 @table.lowers(aten.mse_loss.default)
-def mse_loss(self: Array, target: Array, reduction: int = MEAN) -> Array:
+def mse_loss(
+    self: Num[Array, "*elements"], target: Num[Array, "*elements"], reduction: int = MEAN
+) -> Num[Array, "*elements"] | Num[Array, ""]:
     (x, y), dtype = _wide(self, target)
     return _reduced(lax.square(x - y), reduction, dtype)
 
 
 @table.lowers(aten.mse_loss_backward.default)
-def mse_loss_backward(grad_output: Array, self: Array, target: Array, reduction: int) -> Array:
+def mse_loss_backward(
+    grad_output: Num[Array, ""] | Num[Array, "*elements"],
+    self: Num[Array, "*elements"],
+    target: Num[Array, "*elements"],
+    reduction: int,
+) -> Num[Array, "*elements"]:
     (x, y), dtype = _wide(self, target)
     return _backward(grad_output, 2 * (x - y), reduction, dtype)
 
 
 @table.lowers(aten.smooth_l1_loss.default, static=("beta",))
-def smooth_l1_loss(self: Array, target: Array, reduction: int = MEAN, beta: float = 1.0) -> Array:
+def smooth_l1_loss(
+    self: Num[Array, "*elements"],
+    target: Num[Array, "*elements"],
+    reduction: int = MEAN,
+    beta: float = 1.0,
+) -> Num[Array, "*elements"] | Num[Array, ""]:
     """Squared and divided by `2 * beta` nearer than `beta`, else the distance less half of it."""
     (x, y), dtype = _wide(self, target)
     distance = lax.abs(x - y)
@@ -150,8 +169,12 @@ def smooth_l1_loss(self: Array, target: Array, reduction: int = MEAN, beta: floa
 
 @table.lowers(aten.smooth_l1_loss_backward.default, static=("beta",))
 def smooth_l1_loss_backward(
-    grad_output: Array, self: Array, target: Array, reduction: int, beta: float
-) -> Array:
+    grad_output: Num[Array, ""] | Num[Array, "*elements"],
+    self: Num[Array, "*elements"],
+    target: Num[Array, "*elements"],
+    reduction: int,
+    beta: float,
+) -> Num[Array, "*elements"]:
     (x, y), dtype = _wide(self, target)
     slope = lax.sign(x - y) if beta == 0 else lax.clamp(_like(-1, x), (x - y) / beta, _like(1, x))
     return _backward(grad_output, slope, reduction, dtype)
@@ -162,7 +185,12 @@ def _like(value: float, x: Array) -> Array:
 
 
 @table.lowers(aten.huber_loss.default)
-def huber_loss(self: Array, target: Array, reduction: int = MEAN, delta: Any = 1.0) -> Array:
+def huber_loss(
+    self: Num[Array, "*elements"],
+    target: Num[Array, "*elements"],
+    reduction: int = MEAN,
+    delta: Any = 1.0,
+) -> Num[Array, "*elements"] | Num[Array, ""]:
     (x, y), dtype = _wide(self, target)
     distance, delta = lax.abs(x - y), as_dtype(delta, x.dtype)
     near, far = 0.5 * lax.square(distance), delta * (distance - 0.5 * delta)
@@ -171,23 +199,32 @@ def huber_loss(self: Array, target: Array, reduction: int = MEAN, delta: Any = 1
 
 @table.lowers(aten.huber_loss_backward.default)
 def huber_loss_backward(
-    grad_output: Array, self: Array, target: Array, reduction: int, delta: Any
-) -> Array:
+    grad_output: Num[Array, ""] | Num[Array, "*elements"],
+    self: Num[Array, "*elements"],
+    target: Num[Array, "*elements"],
+    reduction: int,
+    delta: Any,
+) -> Num[Array, "*elements"]:
     (x, y), dtype = _wide(self, target)
     delta = as_dtype(delta, x.dtype)
     return _backward(grad_output, lax.clamp(-delta, x - y, delta), reduction, dtype)
 
 
 @table.lowers(aten.soft_margin_loss.default)
-def soft_margin_loss(self: Array, target: Array, reduction: int = MEAN) -> Array:
+def soft_margin_loss(
+    self: Num[Array, "*elements"], target: Num[Array, "*elements"], reduction: int = MEAN
+) -> Num[Array, "*elements"] | Num[Array, ""]:
     (x, y), dtype = _wide(self, target)
     return _reduced(lax.log1p(lax.exp(-y * x)), reduction, dtype)
 
 
 @table.lowers(aten.soft_margin_loss_backward.default)
 def soft_margin_loss_backward(
-    grad_output: Array, self: Array, target: Array, reduction: int
-) -> Array:
+    grad_output: Num[Array, ""] | Num[Array, "*elements"],
+    self: Num[Array, "*elements"],
+    target: Num[Array, "*elements"],
+    reduction: int,
+) -> Num[Array, "*elements"]:
     (x, y), dtype = _wide(self, target)
     return _backward(grad_output, -y * lax.logistic(-y * x), reduction, dtype)
 
@@ -200,8 +237,11 @@ LEAST_SLOPE = 1e-12
 
 @table.lowers(aten.binary_cross_entropy.default)
 def binary_cross_entropy(
-    self: Array, target: Array, weight: Array | None = None, reduction: int = MEAN
-) -> Array:
+    self: Float[Array, "*elements"],
+    target: Float[Array, "*elements"],
+    weight: Float[Array, "*#elements"] | None = None,
+    reduction: int = MEAN,
+) -> Float[Array, "*elements"] | Float[Array, ""]:
     (x, y), dtype = _wide(self, target)
     least = lax.full_like(x, LEAST_LOG)
     losses = (y - 1) * lax.max(lax.log1p(-x), least) - y * lax.max(lax.log(x), least)
@@ -212,12 +252,12 @@ def binary_cross_entropy(
 
 @table.lowers(aten.binary_cross_entropy_backward.default)
 def binary_cross_entropy_backward(
-    grad_output: Array,
-    self: Array,
-    target: Array,
-    weight: Array | None = None,
+    grad_output: Float[Array, ""] | Float[Array, "*elements"],
+    self: Float[Array, "*elements"],
+    target: Float[Array, "*elements"],
+    weight: Float[Array, "*#elements"] | None = None,
     reduction: int = MEAN,
-) -> Array:
+) -> Float[Array, "*elements"]:
     (x, y), dtype = _wide(self, target)
     slope = (x - y) / lax.max((1 - x) * x, lax.full_like(x, LEAST_SLOPE))
     if weight is not None:
@@ -227,12 +267,12 @@ def binary_cross_entropy_backward(
 
 @table.lowers(aten.binary_cross_entropy_with_logits.default)
 def binary_cross_entropy_with_logits(
-    self: Array,
-    target: Array,
-    weight: Array | None = None,
-    pos_weight: Array | None = None,
+    self: Float[Array, "*elements"],
+    target: Float[Array, "*elements"],
+    weight: Float[Array, "*#elements"] | None = None,
+    pos_weight: Float[Array, "*#elements"] | None = None,
     reduction: int = MEAN,
-) -> Array:
+) -> Float[Array, "*elements"] | Float[Array, ""]:
     """`(1 - y) * x - log_sigmoid(x)`, the last term weighed by `pos_weight` where y is 1."""
     (x, y), dtype = _wide(self, target)
     missed = jax.nn.softplus(-x)

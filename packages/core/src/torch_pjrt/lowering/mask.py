@@ -13,7 +13,7 @@ from jax import lax
 
 from torch_pjrt import operators
 from torch_pjrt.lowering.dims import INT64, along
-from torch_pjrt.lowering.indexing import place_dtype
+from torch_pjrt.lowering.indexing import index_dtype
 from torch_pjrt.lowering.promote import as_dtype
 from torch_pjrt.lowering.table import LoweringTable
 from torch_pjrt.overloads import aten
@@ -42,27 +42,27 @@ def masked_fill(self: Array, mask: Array, value: Any) -> Array:
 
 def _rank(mask: Array) -> Array:
     """For each element of a flat mask, how many true ones come before it."""
-    count = lax.cumsum(lax.convert_element_type(mask, place_dtype(mask.shape)))
+    count = lax.cumsum(lax.convert_element_type(mask, index_dtype(mask.shape)))
     return lax.sub(count, lax.full_like(count, 1))
 
 
 @table.lowers(aten.masked_scatter.default)
 def masked_scatter(self: Array, mask: Array, source: Array) -> Array:
-    """The true places, in order, take the elements of `source` in order."""
+    """Where the mask is true, elements of `source` are put, in order."""
     x, chosen = _broadcast(self, mask)
     if not source.size or not x.size:
         return x
     values = lax.reshape(source, (source.size,))
     numbers = lax.GatherDimensionNumbers((), (0,), (0,))
     where = lax.expand_dims(_rank(lax.reshape(chosen, (chosen.size,))), (1,))
-    # The rank is -1 before the first true place, where nothing is taken.
+    # The rank is -1 before the first true element, where nothing is taken.
     taken = lax.gather(values, where, numbers, (1,), mode=lax.GatherScatterMode.CLIP)
     return lax.select(chosen, lax.reshape(taken, x.shape), x)
 
 
 @table.lowers(aten.masked_scatter_backward.default)
 def masked_scatter_backward(grad_output: Array, mask: Array, sizes: Sequence[int]) -> Array:
-    """The gradients at the true places, in order, then zeros up to `sizes`."""
+    """The gradients where the mask is true, in order, then zeros up to `sizes`."""
     grad, chosen = _broadcast(grad_output, mask)
     n_source = prod(sizes)
     chosen = lax.reshape(chosen, (chosen.size,))
@@ -87,13 +87,13 @@ def fill_rest(self: Array, count: Array, dim: int, scale: int, value: Any) -> Ar
 
 @table.lowers(aten.nonzero_static.default)
 def nonzero_static(self: Array, *, size: int, fill_value: int = -1) -> Array:
-    """The places of what is not 0, one a row; `fill_value` where there are fewer than `size`."""
+    """The indices of what is not 0, one a row; `fill_value` where there are fewer than `size`."""
     if not self.ndim or not self.size or not size:
         full = lax.full((size, self.ndim), fill_value, INT64)
         return full
     chosen = lax.reshape(lax.ne(self, lax.full_like(self, 0)), (self.size,))
     where = lax.select(
-        chosen, _rank(chosen), lax.full(chosen.shape, size, place_dtype(chosen.shape))
+        chosen, _rank(chosen), lax.full(chosen.shape, size, index_dtype(chosen.shape))
     )
     flat = lax.scatter(
         lax.full((size,), self.size, where.dtype),

@@ -9,7 +9,7 @@ What every rule here keeps:
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import jax
 import numpy as np
@@ -21,7 +21,16 @@ from torch_pjrt.lowering.promote import as_dtype, opmath, promoted
 from torch_pjrt.lowering.table import LoweringTable
 from torch_pjrt.overloads import aten
 
+if TYPE_CHECKING:
+    from jaxtyping import Int, Num, Shaped
+
 Array = jax.Array
+# What a product is added to: it is broadcast to the product's shape.
+Addend: TypeAlias = "Num[Array, '#rows #columns'] | Num[Array, '#columns'] | Num[Array, '']"
+BatchAddend: TypeAlias = """(
+    Num[Array, '#batch #rows #columns']
+    | Num[Array, '#rows #columns'] | Num[Array, '#columns'] | Num[Array, '']
+)"""
 
 table = LoweringTable("matmul")
 
@@ -64,67 +73,92 @@ def _plus(addend: Array, product: Array, beta: Any, alpha: Any, dtype: np.dtype)
 
 
 @table.lowers(aten.mm.default)
-def mm(self: Array, mat2: Array) -> Array:
+def mm(
+    self: Num[Array, "rows inner"], mat2: Num[Array, "inner columns"]
+) -> Num[Array, "rows columns"]:
     return lax.dot(self, mat2)
 
 
 @table.lowers(aten.mm.dtype)
-def mm_dtype(self: Array, mat2: Array, out_dtype: torch.dtype) -> Array:
+def mm_dtype(
+    self: Num[Array, "rows inner"], mat2: Num[Array, "inner columns"], out_dtype: torch.dtype
+) -> Num[Array, "rows columns"]:
     return as_dtype(contracted(self, mat2, 1, 0), dtypes.to_jax(out_dtype))
 
 
 @table.lowers(aten.bmm.dtype)
-def bmm_dtype(self: Array, mat2: Array, out_dtype: torch.dtype) -> Array:
+def bmm_dtype(
+    self: Num[Array, "batch rows inner"],
+    mat2: Num[Array, "batch inner columns"],
+    out_dtype: torch.dtype,
+) -> Num[Array, "batch rows columns"]:
     return as_dtype(contracted(self, mat2, 2, 1, n_batch=1), dtypes.to_jax(out_dtype))
 
 
 @table.lowers(aten.addmm.dtype)
 def addmm_dtype(
-    self: Array, mat1: Array, mat2: Array, out_dtype: torch.dtype, *, beta: Any = 1, alpha: Any = 1
-) -> Array:
+    self: Addend,
+    mat1: Num[Array, "rows inner"],
+    mat2: Num[Array, "inner columns"],
+    out_dtype: torch.dtype,
+    *,
+    beta: Any = 1,
+    alpha: Any = 1,
+) -> Num[Array, "rows columns"]:
     return _plus(self, contracted(mat1, mat2, 1, 0), beta, alpha, dtypes.to_jax(out_dtype))
 
 
 @table.lowers(aten.baddbmm.dtype)
 def baddbmm_dtype(
-    self: Array,
-    batch1: Array,
-    batch2: Array,
+    self: BatchAddend,
+    batch1: Num[Array, "batch rows inner"],
+    batch2: Num[Array, "batch inner columns"],
     out_dtype: torch.dtype,
     *,
     beta: Any = 1,
     alpha: Any = 1,
-) -> Array:
+) -> Num[Array, "batch rows columns"]:
     product = contracted(batch1, batch2, 2, 1, n_batch=1)
     return _plus(self, product, beta, alpha, dtypes.to_jax(out_dtype))
 
 
 @table.lowers(aten._int_mm.default)
-def int_mm(self: Array, mat2: Array) -> Array:
+def int_mm(
+    self: Int[Array, "rows inner"], mat2: Int[Array, "inner columns"]
+) -> Int[Array, "rows columns"]:
     """int8 times int8, added up in int32."""
     return lax.dot(self, mat2, preferred_element_type=np.dtype(np.int32))
 
 
 @table.lowers(aten.bmm.default)
-def bmm(self: Array, mat2: Array) -> Array:
+def bmm(
+    self: Num[Array, "batch rows inner"], mat2: Num[Array, "batch inner columns"]
+) -> Num[Array, "batch rows columns"]:
     return lax.dot_general(self, mat2, (((2,), (1,)), ((0,), (0,))))
 
 
 @table.lowers(aten.addmm.default)
-def addmm(self: Array, mat1: Array, mat2: Array, *, beta: Any = 1, alpha: Any = 1) -> Array:
+def addmm(
+    self: Addend,
+    mat1: Num[Array, "rows inner"],
+    mat2: Num[Array, "inner columns"],
+    *,
+    beta: Any = 1,
+    alpha: Any = 1,
+) -> Num[Array, "rows columns"]:
     return _plus(self, contracted(mat1, mat2, 1, 0), beta, alpha, mat1.dtype)
 
 
 @table.lowers(aten._addmm_activation.default)
 def _addmm_activation(
-    self: Array,
-    mat1: Array,
-    mat2: Array,
+    self: Addend,
+    mat1: Num[Array, "rows inner"],
+    mat2: Num[Array, "inner columns"],
     *,
     beta: Any = 1,
     alpha: Any = 1,
     use_gelu: bool = False,
-) -> Array:
+) -> Num[Array, "rows columns"]:
     """relu of `addmm`, or gelu in its exact form, as on the CPU."""
     wide = opmath(mat1.dtype)
     x = _plus(self, contracted(mat1, mat2, 1, 0), beta, alpha, wide)
@@ -133,13 +167,27 @@ def _addmm_activation(
 
 
 @table.lowers(aten.baddbmm.default)
-def baddbmm(self: Array, batch1: Array, batch2: Array, *, beta: Any = 1, alpha: Any = 1) -> Array:
+def baddbmm(
+    self: BatchAddend,
+    batch1: Num[Array, "batch rows inner"],
+    batch2: Num[Array, "batch inner columns"],
+    *,
+    beta: Any = 1,
+    alpha: Any = 1,
+) -> Num[Array, "batch rows columns"]:
     product = contracted(batch1, batch2, 2, 1, n_batch=1)
     return _plus(self, product, beta, alpha, batch1.dtype)
 
 
 @table.lowers(aten.addbmm.default)
-def addbmm(self: Array, batch1: Array, batch2: Array, *, beta: Any = 1, alpha: Any = 1) -> Array:
+def addbmm(
+    self: Addend,
+    batch1: Num[Array, "batch rows inner"],
+    batch2: Num[Array, "batch inner columns"],
+    *,
+    beta: Any = 1,
+    alpha: Any = 1,
+) -> Num[Array, "rows columns"]:
     """The products of a batch are added up: the sum runs over the batch dim and the inner one."""
     product = lax.dot_general(
         batch1,
@@ -151,27 +199,41 @@ def addbmm(self: Array, batch1: Array, batch2: Array, *, beta: Any = 1, alpha: A
 
 
 @table.lowers(aten.addmv.default)
-def addmv(self: Array, mat: Array, vec: Array, *, beta: Any = 1, alpha: Any = 1) -> Array:
+def addmv(
+    self: Num[Array, "#rows"] | Num[Array, ""],
+    mat: Num[Array, "rows inner"],
+    vec: Num[Array, " inner"],
+    *,
+    beta: Any = 1,
+    alpha: Any = 1,
+) -> Num[Array, " rows"]:
     return _plus(self, contracted(mat, vec, 1, 0), beta, alpha, mat.dtype)
 
 
 @table.lowers(aten.mv.default)
-def mv(self: Array, vec: Array) -> Array:
+def mv(self: Num[Array, "rows inner"], vec: Num[Array, " inner"]) -> Num[Array, " rows"]:
     return lax.dot(self, vec)
 
 
 @table.lowers(aten.dot.default)
-def dot(self: Array, tensor: Array) -> Array:
+def dot(self: Num[Array, " inner"], tensor: Num[Array, " inner"]) -> Num[Array, ""]:
     return lax.dot(self, tensor)
 
 
 @table.lowers(aten.vdot.default)
-def vdot(self: Array, other: Array) -> Array:
+def vdot(self: Num[Array, " inner"], other: Num[Array, " inner"]) -> Num[Array, ""]:
     return lax.dot(lax.conj(self) if self.dtype.kind == "c" else self, other)
 
 
 @table.lowers(aten.addr.default)
-def addr(self: Array, vec1: Array, vec2: Array, *, beta: Any = 1, alpha: Any = 1) -> Array:
+def addr(
+    self: Shaped[Array, "#rows #columns"] | Shaped[Array, "#columns"] | Shaped[Array, ""],
+    vec1: Shaped[Array, " rows"],
+    vec2: Shaped[Array, " columns"],
+    *,
+    beta: Any = 1,
+    alpha: Any = 1,
+) -> Shaped[Array, "rows columns"]:
     """`beta * self + alpha * outer(vec1, vec2)`, in the common dtype; of bools, or and and.
 
     The CPU rounds halves after each operation, unlike in the other products.

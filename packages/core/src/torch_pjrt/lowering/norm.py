@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +21,9 @@ from jax import lax
 from torch_pjrt.lowering.promote import as_dtype, opmath
 from torch_pjrt.lowering.table import LoweringTable
 from torch_pjrt.overloads import aten
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
 
 Array = jax.Array
 Axes = Sequence[int]
@@ -79,12 +82,12 @@ def _normalized_grad(g: Array, normal: Array, rstd: Array, axes: Axes) -> Array:
 
 @table.lowers(aten.native_layer_norm.default)
 def native_layer_norm(
-    input: Array,
+    input: Float[Array, "*shape"],
     normalized_shape: Sequence[int],
-    weight: Array | None,
-    bias: Array | None,
+    weight: Float[Array, "*normal"] | None,
+    bias: Float[Array, "*normal"] | None,
     eps: Any,
-) -> tuple[Array, Array, Array]:
+) -> tuple[Float[Array, "*shape"], Float[Array, "*statistics"], Float[Array, "*statistics"]]:
     axes = tuple(range(input.ndim - len(normalized_shape), input.ndim))
     mean, distances, variance = _statistics(_wide(input), axes)
     rstd = _inverse_deviation(variance, eps)
@@ -95,15 +98,17 @@ def native_layer_norm(
 
 @table.lowers(aten.native_layer_norm_backward.default)
 def native_layer_norm_backward(
-    grad_out: Array,
-    input: Array,
+    grad_out: Float[Array, "*shape"],
+    input: Float[Array, "*shape"],
     normalized_shape: Sequence[int],
-    mean: Array,
-    rstd: Array,
-    weight: Array | None,
-    bias: Array | None,
+    mean: Float[Array, "*statistics"],
+    rstd: Float[Array, "*statistics"],
+    weight: Float[Array, "*normal"] | None,
+    bias: Float[Array, "*normal"] | None,
     output_mask: Mask,
-) -> tuple[Array | None, Array | None, Array | None]:
+) -> tuple[
+    Float[Array, "*shape"] | None, Float[Array, "*normal"] | None, Float[Array, "*normal"] | None
+]:
     split = input.ndim - len(normalized_shape)
     leading, axes = tuple(range(split)), tuple(range(split, input.ndim))
     x, grad = _wide(input), _wide(grad_out)
@@ -127,8 +132,11 @@ def native_layer_norm_backward(
 
 @table.lowers(aten._fused_rms_norm.default)
 def _fused_rms_norm(
-    input: Array, normalized_shape: Sequence[int], weight: Array | None, eps: Any
-) -> tuple[Array, Array]:
+    input: Float[Array, "*shape"],
+    normalized_shape: Sequence[int],
+    weight: Float[Array, "*normal"] | None,
+    eps: Any,
+) -> tuple[Float[Array, "*shape"], Float[Array, "*statistics"]]:
     """`eps` of None is the smallest step of the dtype that the arithmetic runs in."""
     axes = tuple(range(input.ndim - len(normalized_shape), input.ndim))
     x = _wide(input)
@@ -141,13 +149,13 @@ def _fused_rms_norm(
 
 @table.lowers(aten._fused_rms_norm_backward.default)
 def _fused_rms_norm_backward(
-    grad_out: Array,
-    input: Array,
+    grad_out: Float[Array, "*shape"],
+    input: Float[Array, "*shape"],
     normalized_shape: Sequence[int],
-    rstd: Array,
-    weight: Array | None,
+    rstd: Float[Array, "*statistics"],
+    weight: Float[Array, "*normal"] | None,
     output_mask: Mask,
-) -> tuple[Array | None, Array | None]:
+) -> tuple[Float[Array, "*shape"] | None, Float[Array, "*normal"] | None]:
     split = input.ndim - len(normalized_shape)
     leading, axes = tuple(range(split)), tuple(range(split, input.ndim))
     x, grad = _wide(input), _wide(grad_out)
@@ -204,15 +212,21 @@ def _frozen(
 
 @table.lowers(aten._native_batch_norm_legit_functional.default)
 def _native_batch_norm_legit_functional(
-    input: Array,
-    weight: Array | None,
-    bias: Array | None,
-    running_mean: Array,
-    running_var: Array,
+    input: Float[Array, "batch channels *size"],
+    weight: Float[Array, " channels"] | None,
+    bias: Float[Array, " channels"] | None,
+    running_mean: Float[Array, " channels"],
+    running_var: Float[Array, " channels"],
     training: bool,
     momentum: Any,
     eps: Any,
-) -> tuple[Array, Array, Array, Array, Array]:
+) -> tuple[
+    Float[Array, "batch channels *size"],
+    Float[Array, " channels"],
+    Float[Array, " channels"],
+    Float[Array, " channels"],
+    Float[Array, " channels"],
+]:
     """Output, mean, inverse deviation, and what the running statistics become.
 
     The running variance grows by the unbiased one. The new running statistics are at least float32,
@@ -235,44 +249,52 @@ def _native_batch_norm_legit_functional(
 
 @table.lowers(aten._native_batch_norm_legit.no_stats)
 def _native_batch_norm_legit_no_stats(
-    input: Array,
-    weight: Array | None,
-    bias: Array | None,
+    input: Float[Array, "batch channels *size"],
+    weight: Float[Array, " channels"] | None,
+    bias: Float[Array, " channels"] | None,
     training: bool,
     momentum: Any,
     eps: Any,
-) -> tuple[Array, Array, Array]:
+) -> tuple[
+    Float[Array, "batch channels *size"], Float[Array, " channels"], Float[Array, " channels"]
+]:
     y, mean, rstd, _ = _trained(input, weight, bias, eps)
     return y, *_saved(mean, rstd, input, weight, bias)
 
 
 @table.lowers(aten._native_batch_norm_legit_no_training.default)
 def _native_batch_norm_legit_no_training(
-    input: Array,
-    weight: Array | None,
-    bias: Array | None,
-    running_mean: Array,
-    running_var: Array,
+    input: Float[Array, "batch channels *size"],
+    weight: Float[Array, " channels"] | None,
+    bias: Float[Array, " channels"] | None,
+    running_mean: Float[Array, " channels"],
+    running_var: Float[Array, " channels"],
     momentum: Any,
     eps: Any,
-) -> tuple[Array, Array, Array]:
+) -> tuple[
+    Float[Array, "batch channels *size"], Float[Array, " channels"], Float[Array, " channels"]
+]:
     """Mean and inverse deviation are those used; the CPU kernel alone gives empty ones."""
     return _frozen(input, weight, bias, running_mean, running_var, eps)
 
 
 @table.lowers(aten.native_batch_norm_backward.default)
 def native_batch_norm_backward(
-    grad_out: Array,
-    input: Array,
-    weight: Array | None,
-    running_mean: Array | None,
-    running_var: Array | None,
-    save_mean: Array | None,
-    save_invstd: Array | None,
+    grad_out: Float[Array, "batch channels *size"],
+    input: Float[Array, "batch channels *size"],
+    weight: Float[Array, " channels"] | None,
+    running_mean: Float[Array, " channels"] | None,
+    running_var: Float[Array, " channels"] | None,
+    save_mean: Float[Array, " channels"] | None,
+    save_invstd: Float[Array, " channels"] | None,
     train: bool,
     eps: Any,
     output_mask: Mask,
-) -> tuple[Array | None, Array | None, Array | None]:
+) -> tuple[
+    Float[Array, "batch channels *size"] | None,
+    Float[Array, " channels"] | None,
+    Float[Array, " channels"] | None,
+]:
     axes, shape = _channel_axes(input)
     x, grad = _wide(input), _wide(grad_out)
     if train:
@@ -308,15 +330,17 @@ def native_batch_norm_backward(
 
 @table.lowers(aten.native_group_norm.default)
 def native_group_norm(
-    input: Array,
-    weight: Array | None,
-    bias: Array | None,
+    input: Float[Array, "batch channels *size"],
+    weight: Float[Array, " channels"] | None,
+    bias: Float[Array, " channels"] | None,
     N: int,
     C: int,
     HxW: int,
     group: int,
     eps: Any,
-) -> tuple[Array, Array, Array]:
+) -> tuple[
+    Float[Array, "batch channels *size"], Float[Array, "batch groups"], Float[Array, "batch groups"]
+]:
     x = lax.reshape(_wide(input), (N, group, C // group, HxW))
     mean, distances, variance = _statistics(x, (2, 3))
     rstd = _inverse_deviation(variance, eps)
@@ -328,17 +352,21 @@ def native_group_norm(
 
 @table.lowers(aten.native_group_norm_backward.default)
 def native_group_norm_backward(
-    grad_out: Array,
-    input: Array,
-    mean: Array,
-    rstd: Array,
-    weight: Array | None,
+    grad_out: Float[Array, "batch channels *size"],
+    input: Float[Array, "batch channels *size"],
+    mean: Float[Array, "batch groups"],
+    rstd: Float[Array, "batch groups"],
+    weight: Float[Array, " channels"] | None,
     N: int,
     C: int,
     HxW: int,
     group: int,
     output_mask: Mask,
-) -> tuple[Array | None, Array | None, Array | None]:
+) -> tuple[
+    Float[Array, "batch channels *size"] | None,
+    Float[Array, " channels"] | None,
+    Float[Array, " channels"] | None,
+]:
     grouped, channels = (N, group, C // group, HxW), (1, group, C // group, 1)
     x, grad = (lax.reshape(_wide(v), grouped) for v in (input, grad_out))
     mean, rstd = (lax.reshape(as_dtype(v, x.dtype), (N, group, 1, 1)) for v in (mean, rstd))

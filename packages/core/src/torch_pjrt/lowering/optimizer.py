@@ -29,7 +29,7 @@ def _over_lists(
     grad_scale: Array | None,
     found_inf: Array | None,
 ) -> tuple[Array, ...]:
-    """`one(parameter, gradient, *state)` for each place of the lists; empty lists stay empty.
+    """`one(parameter, gradient, *state)` for each position of the lists; empty lists stay empty.
 
     `one` computes in `opmath` and returns the new parameter and the new state.
     """
@@ -82,7 +82,7 @@ def _adam(*, decoupled: bool) -> Callable[..., tuple[Array, ...]]:
             m = m + (1 - b1) * (g - m)
             v = b2 * v + (1 - b2) * g * g
             largest = (jnp.maximum(largest[0], v),) if amsgrad else ()
-            spread = jnp.sqrt(largest[0] if amsgrad else v) / jnp.sqrt(1 - b2**step)
+            spread = jnp.sqrt(largest[0] if amsgrad else v) / jnp.sqrt(1 - b2**step)  # pyright: ignore[reportGeneralTypeIssues]
             p = p - rate / (1 - b1**step) * m / (spread + jnp.asarray(eps).astype(p.dtype))
             return p, m, v, *largest
 

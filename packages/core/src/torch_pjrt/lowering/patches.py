@@ -21,7 +21,7 @@ MANY = 32
 
 
 def _windows(x: Array, dim: int, n_windows: int, size: int, dilation: int, stride: int) -> Array:
-    """Dim `dim` becomes two: the place in the window, and the window."""
+    """Dim `dim` becomes two: the position in the window, and the window."""
     if dilation == 1 and stride == size and x.shape[dim] == n_windows * size:
         shape = (*x.shape[:dim], n_windows, size, *x.shape[dim + 1 :])
         order = list(range(len(shape)))
@@ -102,7 +102,7 @@ def unfold_backward(
         return lax.reshape(grad_in, ())
     dim = wrapped(dim, len(input_sizes))
     n_windows, wide = grad_in.shape[dim], opmath(grad_in.dtype)
-    # [*, window, place in the window, *]
+    # [*, window, position in the window, *]
     order = [*range(dim + 1), grad_in.ndim - 1, *range(dim + 1, grad_in.ndim - 1)]
     x = lax.transpose(lax.convert_element_type(grad_in, wide), order)
     n_shifts = -(-size // step)

@@ -159,7 +159,7 @@ def max_pool(
 
 
 def _indices(codes: Array, dims: Sequence[Windows]) -> Array:
-    """The place within its plane of the element of each window that a code tells."""
+    """The index within its plane of the element of each window that a code tells."""
     codes = as_dtype(codes, INT32)
     flat = lax.full_like(codes, 0)
     inner = math.prod(w.kernel for w in dims)

@@ -64,12 +64,12 @@ def _whole(key: Array, shape: Shape, low: int, count: int, dtype: np.dtype) -> A
     """Uniform among the `count` integers from `low` on."""
     if count <= FEW:
         bits = as_dtype(jax.random.bits(key, tuple(shape), UINT32), UINT64)
-        place = lax.shift_right_logical(bits * as_dtype(count, UINT64), as_dtype(32, UINT64))
+        position = lax.shift_right_logical(bits * as_dtype(count, UINT64), as_dtype(32, UINT64))
     else:
-        place = jax.random.bits(key, tuple(shape), UINT64)
+        position = jax.random.bits(key, tuple(shape), UINT64)
         if count < 1 << 64:
-            place = lax.rem(place, as_dtype(count, UINT64))
-    return as_dtype(as_dtype(place, INT64) + as_dtype(low, INT64), dtype)
+            position = lax.rem(position, as_dtype(count, UINT64))
+    return as_dtype(as_dtype(position, INT64) + as_dtype(low, INT64), dtype)
 
 
 def _most(dtype: np.dtype) -> int:
@@ -269,13 +269,13 @@ def multinomial(key: Array, self: Array, num_samples: int, replacement: bool = F
     draws = _unit(key, (*self.shape[:-1], num_samples), weights.dtype) * total
     if num_samples * self.size <= MOST_COMPARED:
         passed = lax.expand_dims(until, (until.ndim - 1,)) <= lax.expand_dims(draws, (draws.ndim,))
-        places = lax.reduce_sum(as_dtype(passed, np.dtype(np.int32)), (passed.ndim - 1,))
+        positions = lax.reduce_sum(as_dtype(passed, np.dtype(np.int32)), (passed.ndim - 1,))
     else:
         search = lambda row, values: jnp.searchsorted(row, values, side="right")  # noqa: E731
-        places = (jax.vmap(search) if until.ndim == 2 else search)(until, draws)
+        positions = (jax.vmap(search) if until.ndim == 2 else search)(until, draws)
     # Rounding may lift a draw to the total: it belongs to the last class that weighs anything.
-    last = jnp.sum(until < total, axis=-1, keepdims=True, dtype=places.dtype)
-    return as_dtype(lax.min(places, jnp.broadcast_to(last, places.shape)), INT64)
+    last = jnp.sum(until < total, axis=-1, keepdims=True, dtype=positions.dtype)
+    return as_dtype(lax.min(positions, jnp.broadcast_to(last, positions.shape)), INT64)
 
 
 @table.lowers(operators.weights_fault)

@@ -1,4 +1,4 @@
-"""Lowerings of ops whose result holds the elements of the input in other places, or repeated."""
+"""Lowerings of ops whose result holds the elements of the input in other positions, or repeated."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jax import lax
 
 from torch_pjrt import dtypes
 from torch_pjrt.lowering.dims import along, cut, wrapped_all
-from torch_pjrt.lowering.indexing import Selection, place_dtype
+from torch_pjrt.lowering.indexing import Selection, index_dtype
 from torch_pjrt.lowering.table import LoweringTable
 from torch_pjrt.overloads import aten
 
@@ -89,16 +89,16 @@ def _coordinates(start: np.ndarray, length: np.ndarray, dtype: torch.dtype | Non
     n = int(length.sum())
     if not n:
         return lax.full((2, 0), 0, out)
-    place = place_dtype((n,))
+    narrow = index_dtype((n,))
     ends = np.cumsum(length)
     filled = length > 0
     rows, first = np.arange(len(length))[filled], (ends - length)[filled]
     # Mark where each row begins: the number of marks up to an element tells which row it is in.
-    begins = jax.numpy.zeros(n, place).at[first].set(1, mode="promise_in_bounds")
+    begins = jax.numpy.zeros(n, narrow).at[first].set(1, mode="promise_in_bounds")
     nth = lax.cumsum(begins) - 1
-    row = jax.numpy.asarray(rows.astype(place)).at[nth].get(mode="promise_in_bounds")
-    skip = jax.numpy.asarray((start[filled] - first).astype(place))
-    column = lax.iota(place, n) + skip.at[nth].get(mode="promise_in_bounds")
+    row = jax.numpy.asarray(rows.astype(narrow)).at[nth].get(mode="promise_in_bounds")
+    skip = jax.numpy.asarray((start[filled] - first).astype(narrow))
+    column = lax.iota(narrow, n) + skip.at[nth].get(mode="promise_in_bounds")
     return lax.convert_element_type(lax.concatenate([row[None], column[None]], 0), out)
 
 
@@ -167,13 +167,13 @@ def channel_shuffle(self: Array, groups: int) -> Array:
 
 @table.lowers(aten.repeat_interleave.Tensor)
 def repeat_interleave(repeats: Array, *, output_size: int) -> Array:
-    """Each place as often as `repeats` says. `output_size`, their sum, makes the shape static."""
+    """Each index as often as `repeats` says. `output_size`, their sum, makes the shape static."""
     if not output_size:
         return lax.full((0,), 0, repeats.dtype)
-    place = place_dtype((output_size,))
-    ends = lax.cumsum(lax.convert_element_type(repeats, place))
+    dtype = index_dtype((output_size,))
+    ends = lax.cumsum(lax.convert_element_type(repeats, dtype))
     # An element lies in the segment numbered by how many segments end at or before it.
-    marks = jax.numpy.zeros(output_size, place).at[ends[:-1]].add(1, mode="drop")
+    marks = jax.numpy.zeros(output_size, dtype).at[ends[:-1]].add(1, mode="drop")
     return lax.convert_element_type(lax.cumsum(marks), repeats.dtype)
 
 
@@ -188,10 +188,10 @@ def as_strided_scatter(
     """`self` counts as contiguous: the strides are over its elements, row after row."""
     if not src.size:
         return self
-    place = place_dtype((self.size,))
-    where = lax.full(tuple(size), storage_offset or 0, place)
+    dtype = index_dtype((self.size,))
+    where = lax.full(tuple(size), storage_offset or 0, dtype)
     for dim, step in enumerate(stride):
-        where = where + along(size, dim, place) * step
+        where = where + along(size, dim, dtype) * step
     flat = lax.reshape(self, (self.size,))
     written = Selection.of(flat.shape, [where], negative=False).write(flat, src, "set")
     return lax.reshape(written, self.shape)

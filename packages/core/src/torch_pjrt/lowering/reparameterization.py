@@ -27,7 +27,7 @@ STEP = 1e-5  # of a difference in float64: error and rounding are both near 1e-1
 def standard_gamma_grad(self: Array, output: Array) -> Array:
     """Of a gamma sample `output` by its concentration `self`."""
     wide = opmath(self.dtype)
-    slope = lax.random_gamma_grad(as_dtype(self, wide), as_dtype(output, wide))
+    slope = lax.random_gamma_grad(as_dtype(self, wide), as_dtype(output, wide))  # pyright: ignore[reportCallIssue]
     return as_dtype(slope, self.dtype)
 
 

@@ -55,9 +55,9 @@ def _nearest_exact(size: int, count: int, scale: Scale, dtype: np.dtype) -> Term
 def _floored(size: int, count: int, scale: Scale, dtype: np.dtype, shift: float) -> Terms:
     float32 = np.dtype(np.float32)
     step = spacing(size, count, scale, False, float32)
-    places = np.floor((np.arange(count, dtype=float32) + float32.type(shift)) * step)
-    places = np.minimum(places.astype(np.int32), size - 1)
-    return places[None], np.ones((1, count), dtype)
+    indices = np.floor((np.arange(count, dtype=float32) + float32.type(shift)) * step)
+    indices = np.minimum(indices.astype(np.int32), size - 1)
+    return indices[None], np.ones((1, count), dtype)
 
 
 def _positions(
@@ -85,10 +85,10 @@ def _cubic(align_corners: bool) -> Kind:
         position = _positions(size, count, scale, dtype, align_corners)
         low = np.floor(position)
         share = (position - low).astype(dtype)
-        places = low.astype(np.int32) + np.arange(-1, 3, dtype=np.int32)[:, None]
+        indices = low.astype(np.int32) + np.arange(-1, 3, dtype=np.int32)[:, None]
         far, near = share + 1, 1 - share
         weights = [_outer(far), _inner(share), _inner(near), _outer(near + 1)]
-        return np.clip(places, 0, size - 1), np.stack(weights)
+        return np.clip(indices, 0, size - 1), np.stack(weights)
 
     return terms
 
@@ -110,8 +110,8 @@ def _resampled(x: Array, output_size: Sizes, scales: Sequence[Scale], kind: Kind
     for back in range(1, rank + 1):  # the last dim first, as PyTorch
         axis = x.ndim - back
         size, count = x.shape[axis], output_size[-back]
-        places, weights = kind(size, count, scales[-back], like)
-        x = along_terms(x, axis, places, weights)
+        indices, weights = kind(size, count, scales[-back], like)
+        x = along_terms(x, axis, indices, weights)
     return x
 
 
@@ -121,9 +121,9 @@ def _bytes_resampled(x: Array, output_size: Sizes, scales: Sequence[Scale], kind
         size, count = x.shape[axis], output_size[axis - 2]
         if size == count:
             continue
-        places, shares = kind(size, count, scales[axis - 2], np.dtype(np.float64))
+        indices, shares = kind(size, count, scales[axis - 2], np.dtype(np.float64))
         weights = np.zeros((count, size))
-        np.add.at(weights, (np.arange(count)[None], places), shares)
+        np.add.at(weights, (np.arange(count)[None], indices), shares)
         x = bytes_along(x, axis, weights)
     return x
 

@@ -6,6 +6,8 @@ gates, side by side in the last dim. `workspace` carries the activated gates to 
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,6 +16,9 @@ from jax import lax
 from torch_pjrt.lowering.promote import opmath
 from torch_pjrt.lowering.table import LoweringTable
 from torch_pjrt.overloads import aten
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
 
 Array = jax.Array
 
@@ -38,12 +43,14 @@ def _sum_over_batch(x: Array) -> Array:
 
 @table.lowers(aten._thnn_fused_lstm_cell.default)
 def lstm_cell(
-    input_gates: Array,
-    hidden_gates: Array,
-    cx: Array,
-    input_bias: Array | None = None,
-    hidden_bias: Array | None = None,
-) -> tuple[Array, Array, Array]:
+    input_gates: Float[Array, "batch gates"],
+    hidden_gates: Float[Array, "batch gates"],
+    cx: Float[Array, "batch hidden"],
+    input_bias: Float[Array, " gates"] | None = None,
+    hidden_bias: Float[Array, " gates"] | None = None,
+) -> tuple[
+    Float[Array, "batch hidden"], Float[Array, "batch hidden"], Float[Array, "batch 4*hidden"]
+]:
     """Gates: input, forget, cell, output. Gives the hidden state, the cell state and the workspace."""
     gates = _biased(input_gates, input_bias) + _biased(hidden_gates, hidden_bias)
     i, f, g, o = jnp.split(gates, 4, -1)
@@ -59,13 +66,15 @@ def lstm_cell(
 
 @table.lowers(aten._thnn_fused_lstm_cell_backward_impl.default)
 def lstm_cell_backward(
-    grad_hy: Array | None,
-    grad_cy: Array | None,
-    cx: Array,
-    cy: Array,
-    workspace: Array,
+    grad_hy: Float[Array, "batch hidden"] | None,
+    grad_cy: Float[Array, "batch hidden"] | None,
+    cx: Float[Array, "batch hidden"],
+    cy: Float[Array, "batch hidden"],
+    workspace: Float[Array, "batch 4*hidden"],
     has_bias: bool,
-) -> tuple[Array, Array, Array | None]:
+) -> tuple[
+    Float[Array, "batch 4*hidden"], Float[Array, "batch hidden"], Float[Array, " 4*hidden"] | None
+]:
     """The gradients of the gates, of `cx`, and of the sum of both biases, if there are any."""
     i, f, g, o = jnp.split(_wide(workspace), 4, -1)
     squashed = lax.tanh(_wide(cy))
@@ -86,12 +95,12 @@ def lstm_cell_backward(
 
 @table.lowers(aten._thnn_fused_gru_cell.default)
 def gru_cell(
-    input_gates: Array,
-    hidden_gates: Array,
-    hx: Array,
-    input_bias: Array | None = None,
-    hidden_bias: Array | None = None,
-) -> tuple[Array, Array]:
+    input_gates: Float[Array, "batch gates"],
+    hidden_gates: Float[Array, "batch gates"],
+    hx: Float[Array, "batch hidden"],
+    input_bias: Float[Array, " gates"] | None = None,
+    hidden_bias: Float[Array, " gates"] | None = None,
+) -> tuple[Float[Array, "batch hidden"], Float[Array, "batch 5*hidden"]]:
     """Gates: reset, update, new. The workspace holds them, `hx`, and the hidden part of the new gate."""
     in_r, in_z, in_n = jnp.split(_biased(input_gates, input_bias), 3, -1)
     hid_r, hid_z, hid_n = jnp.split(_biased(hidden_gates, hidden_bias), 3, -1)
@@ -104,8 +113,14 @@ def gru_cell(
 
 @table.lowers(aten._thnn_fused_gru_cell_backward.default)
 def gru_cell_backward(
-    grad_hy: Array, workspace: Array, has_bias: bool
-) -> tuple[Array, Array, Array, Array | None, Array | None]:
+    grad_hy: Float[Array, "batch hidden"], workspace: Float[Array, "batch 5*hidden"], has_bias: bool
+) -> tuple[
+    Float[Array, "batch 3*hidden"],
+    Float[Array, "batch 3*hidden"],
+    Float[Array, "batch hidden"],
+    Float[Array, " 3*hidden"] | None,
+    Float[Array, " 3*hidden"] | None,
+]:
     """The gradients of both gates, of `hx`, and of both biases, if there are any."""
     r, z, n, hidden, hid_n = jnp.split(_wide(workspace), 5, -1)
     grad = _wide(grad_hy)

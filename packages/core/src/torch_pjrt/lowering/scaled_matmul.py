@@ -9,6 +9,7 @@ What every rule here keeps:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
@@ -19,6 +20,9 @@ from torch_pjrt import dtypes
 from torch_pjrt.lowering.promote import as_dtype
 from torch_pjrt.lowering.table import LoweringTable
 from torch_pjrt.overloads import aten
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
 
 Array = jax.Array
 
@@ -34,15 +38,15 @@ def _spread(scale: Array) -> Array:
 
 @table.lowers(aten._scaled_mm.default)
 def scaled_mm(
-    self: Array,
-    mat2: Array,
-    scale_a: Array,
-    scale_b: Array,
-    bias: Array | None = None,
-    scale_result: Array | None = None,
+    self: Float[Array, "rows inner"],
+    mat2: Float[Array, "inner columns"],
+    scale_a: Float[Array, ""] | Float[Array, "#rows 1"] | Float[Array, "#rows"],
+    scale_b: Float[Array, ""] | Float[Array, " 1 #columns"] | Float[Array, "#columns"],
+    bias: Float[Array, " columns"] | None = None,
+    scale_result: Float[Array, ""] | Float[Array, " 1"] | None = None,
     out_dtype: torch.dtype | None = None,
     use_fast_accum: bool = False,
-) -> Array:
+) -> Float[Array, "rows columns"]:
     """`scale_result` divides float8 results, and only those, as on the CPU."""
     dtype = self.dtype if out_dtype is None else dtypes.to_jax(out_dtype)
     product = lax.dot(as_dtype(self, _FLOAT32), as_dtype(mat2, _FLOAT32))

@@ -77,15 +77,15 @@ def _log_of_sum(x: Array, y: Array) -> Array:
 
 
 def _running(scan: Callable[..., Array], x: Array, dim: int) -> tuple[Array, Array]:
-    """The extremes so far, and the last place where each was met. nan, once met, stays."""
+    """The extremes so far, and the last index where each was met. nan, once met, stays."""
     if not (x.size and x.ndim):
         return x, lax.full(x.shape, 0, INT64)
     dim %= x.ndim
     ordered = lax.convert_element_type(x, np.dtype(np.uint8)) if x.dtype == np.bool_ else x
     extremes = scan(ordered, dim)
     met = lax.bitwise_or(lax.eq(ordered, extremes), lax.ne(ordered, ordered))
-    place = lax.broadcasted_iota(np.dtype(np.int32), x.shape, dim)
-    last = lax.cummax(lax.select(met, place, lax.full_like(place, 0)), dim)
+    position = lax.broadcasted_iota(np.dtype(np.int32), x.shape, dim)
+    last = lax.cummax(lax.select(met, position, lax.full_like(position, 0)), dim)
     return cast(extremes, x.dtype), lax.convert_element_type(last, INT64)
 
 

@@ -1,7 +1,7 @@
-"""Lowerings of ops that read or write along one dim, at places given by a tensor of integers.
+"""Lowerings of ops that read or write along one dim, at indices given by a tensor of integers.
 
 What every rule here keeps:
-    index   as large as the tensor, or smaller: its extent is what is read or written. Places in it
+    index   as large as the tensor, or smaller: its extent is what is read or written. Its elements
             are never negative.
     sums    float16 and bfloat16 add up in float32 and are rounded once; bools add up by `or`.
     0-d     a tensor without dims counts as having one dim of size 1.
@@ -21,8 +21,8 @@ from torch_pjrt.lowering.indexing import (
     How,
     Selection,
     along_dim,
-    place_dtype,
-    places,
+    index_dtype,
+    positions,
     scattered,
 )
 from torch_pjrt.lowering.promote import as_dtype, opmath
@@ -35,7 +35,7 @@ table = LoweringTable("scatter")
 
 
 def taken_along(x: Array, dim: int, index: Array) -> Array:
-    """`x` at the places `index` along `dim`; along the other dims, at each element's own place."""
+    """`x` at `index` along `dim`; along the other dims, at each element's own index."""
     if 0 in index.shape:
         return lax.full(index.shape, 0, x.dtype)
     limits = [x.shape[d] if d == dim else n for d, n in enumerate(index.shape)]
@@ -48,7 +48,7 @@ def taken_along(x: Array, dim: int, index: Array) -> Array:
         operand_batching_dims=others,
         start_indices_batching_dims=others,
     )
-    where = lax.expand_dims(places(index, x.shape[dim], negative=False), (x.ndim,))
+    where = lax.expand_dims(positions(index, x.shape[dim], negative=False), (x.ndim,))
     return lax.gather(x, where, numbers, (1,) * x.ndim, mode=IN_BOUNDS)
 
 
@@ -59,9 +59,9 @@ def scattered_along(x: Array, dim: int, index: Array, values: Array, how: How) -
     values = lax.slice(values, (0,) * x.ndim, index.shape)
     own = tuple(d for d in range(x.ndim) if d != dim and x.shape[d] == index.shape[d])
     given = tuple(d for d in range(x.ndim) if d not in own)
-    dtype = place_dtype([x.shape[d] for d in given])
+    dtype = index_dtype([x.shape[d] for d in given])
     columns = [
-        places(index, x.shape[d], dtype, negative=False)
+        positions(index, x.shape[d], dtype, negative=False)
         if d == dim
         else along(index.shape, d, dtype)
         for d in given
@@ -122,9 +122,9 @@ def _extreme(dtype: np.dtype, lowest: bool) -> Any:
 
 
 def _folded(x: Array, values: Array, reduce: str, include_self: bool, write: Any) -> Array:
-    """`x` with `values` folded in; `write(x, values, how)` puts them to their places.
+    """`x` with `values` folded in; `write(x, values, how)` puts them where they belong.
 
-    Without `include_self` a place that is written forgets what was there first. A mean of integers
+    Without `include_self` what is written to forgets what was there first. A mean of integers
     is rounded down.
     """
     how: How = {"sum": "add", "prod": "mul", "mean": "add", "amax": "max", "amin": "min"}[reduce]  # type: ignore[assignment]
@@ -160,7 +160,7 @@ def scatter_reduce(
 
 
 def _by_index(self: Array, dim: int, index: Array, source: Array) -> tuple[Array, Array, Any]:
-    """`self` and `source` with dims, and what writes along `dim` at a vector of places."""
+    """`self` and `source` with dims, and what writes along `dim` at a vector of indices."""
     x, dim = at_least_1d(self), wrapped(dim, self.ndim)
     selection = along_dim(x, dim, index)
     return x, lax.reshape(source, selection.shape), selection.write
@@ -191,7 +191,7 @@ def index_reduce(
 
 @table.lowers(aten.index_fill.int_Scalar, aten.index_fill.int_Tensor)
 def index_fill(self: Array, dim: int, index: Array, value: Any) -> Array:
-    """The places along `dim` are marked in a vector first, so that the rest is elementwise."""
+    """The indices along `dim` are marked in a vector first, so that the rest is elementwise."""
     x, dim = at_least_1d(self), wrapped(dim, self.ndim)
     size = (x.shape[dim],)
     chosen = Selection.of(size, [index]).write(lax.full(size, False), lax.full((), True), "set")

@@ -24,12 +24,12 @@ FEW = 64
 
 
 def _goes_right(boundary: Array, value: Array, right: bool) -> Array:
-    """Whether the place of `value` is to the right of `boundary`. A nan goes to the very right."""
+    """Whether `value` belongs to the right of `boundary`. A nan goes to the very right."""
     holds = lax.gt(boundary, value) if right else lax.ge(boundary, value)
     return lax.bitwise_not(holds)
 
 
-def _place(boundaries: Array, values: Array, right: bool) -> Array:
+def _position(boundaries: Array, values: Array, right: bool) -> Array:
     """For each row of values, how many boundaries of the same row lie left of each; int32."""
     n_rows, size = boundaries.shape
     shape = (n_rows, values.shape[1])
@@ -66,8 +66,8 @@ def _searched(boundaries: Any, values: Any, right: bool, out_int32: bool) -> Arr
         n_rows = 1
     else:
         edges = lax.reshape(edges, (n_rows, edges.shape[-1]))
-    places = _place(edges, lax.reshape(x, (n_rows, x.size // n_rows)), right)
-    return lax.convert_element_type(lax.reshape(places, shape), INT32 if out_int32 else INT64)
+    positions = _position(edges, lax.reshape(x, (n_rows, x.size // n_rows)), right)
+    return lax.convert_element_type(lax.reshape(positions, shape), INT32 if out_int32 else INT64)
 
 
 @table.lowers(aten.searchsorted.Tensor, aten.searchsorted.Scalar)
@@ -103,7 +103,7 @@ def convert_indices_from_coo_to_csr(self: Array, size: int, *, out_int32: bool =
 def convert_indices_from_csr_to_coo(
     crow_indices: Array, col_indices: Array, *, out_int32: bool = False, transpose: bool = False
 ) -> Array:
-    """(rows, columns) of each value, for a matrix or a batch: the batch's places come first then.
+    """(rows, columns) of each value, for a matrix or a batch: the batch's indices come first then.
 
     `transpose` exchanges rows and columns.
     """
@@ -113,9 +113,9 @@ def convert_indices_from_csr_to_coo(
     numbers = lax.broadcasted_iota(ends.dtype, (*batch, n), len(batch))
     rows = _searched(ends, numbers, True, out_int32)
     columns = lax.convert_element_type(col_indices, dtype)
-    places = [lax.broadcasted_iota(dtype, (*batch, n), i) for i in range(len(batch))]
-    places += [columns, rows] if transpose else [rows, columns]
-    return lax.concatenate([lax.reshape(p, (1, p.size)) for p in places], 0)
+    positions = [lax.broadcasted_iota(dtype, (*batch, n), i) for i in range(len(batch))]
+    positions += [columns, rows] if transpose else [rows, columns]
+    return lax.concatenate([lax.reshape(p, (1, p.size)) for p in positions], 0)
 
 
 @table.lowers(aten.isin.Tensor_Tensor, aten.isin.Tensor_Scalar, aten.isin.Scalar_Tensor)
@@ -142,11 +142,11 @@ def isin(
         found = lax.reduce_or(equal, (1,))
     else:
         ordered, _ = sorted_along(tests, 0)
-        places = _place(
+        positions = _position(
             lax.reshape(ordered, (1, tests.size)), lax.reshape(flat, (1, x.size)), False
         )
         last = np.int32(tests.size - 1)
-        near = lax.min(lax.reshape(places, (x.size,)), lax.full((x.size,), last))
+        near = lax.min(lax.reshape(positions, (x.size,)), lax.full((x.size,), last))
         found = lax.eq(taken_along(ordered, 0, near), flat)
     found = lax.reshape(found, x.shape)
     return lax.bitwise_not(found) if invert else found

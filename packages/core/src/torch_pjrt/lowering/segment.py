@@ -48,8 +48,10 @@ def _laid_out(x: Array, axis: int) -> Array:
 def _segments(lengths: Array, size: int) -> Array:
     """The segment of each element of a row; of those in none, one too many."""
     ends = lax.cumsum(lengths, 1)
-    places = along((len(lengths), size), 1)
-    return jax.vmap(lambda end, place: jnp.searchsorted(end, place, side="right"))(ends, places)
+    positions = along((len(lengths), size), 1)
+    return jax.vmap(lambda end, position: jnp.searchsorted(end, position, side="right"))(
+        ends, positions
+    )
 
 
 def _reduced(x: Array, segments: Array, count: int, reduce: str) -> Array:

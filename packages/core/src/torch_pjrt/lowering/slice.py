@@ -26,11 +26,11 @@ def _padded(x: Array, dim: int, before: int, after: int, step: int = 1) -> Array
     return lax.pad(x, x.dtype.type(0), config)
 
 
-def _spread(x: Array, shape: Sequence[int], dim: int, places: range) -> Array:
-    """Zeros of `shape` with `x` at these places along `dim`."""
-    if not places:
+def _spread(x: Array, shape: Sequence[int], dim: int, positions: range) -> Array:
+    """Zeros of `shape` with `x` at these indices along `dim`."""
+    if not positions:
         return lax.full(tuple(shape), 0, x.dtype)
-    return _padded(x, dim, places[0], shape[dim] - 1 - places[-1], places.step)
+    return _padded(x, dim, positions[0], shape[dim] - 1 - positions[-1], positions.step)
 
 
 def _expanded(x: Array, shape: Sequence[int]) -> Array:
@@ -53,22 +53,22 @@ def slice_scatter(
 ) -> Array:
     dim = wrapped(dim, self.ndim)
     size = self.shape[dim]
-    places = _range(size, start, end, step)
-    if not places:
+    positions = _range(size, start, end, step)
+    if not positions:
         return self
     shape = list(self.shape)
-    shape[dim] = len(places)
+    shape[dim] = len(positions)
     src = _expanded(lax.convert_element_type(src, self.dtype), shape)
-    if len(places) == size:
+    if len(positions) == size:
         return src
     if step == 1:
         starts = [0] * self.ndim
-        starts[dim] = places[0]
+        starts[dim] = positions[0]
         return lax.dynamic_update_slice(self, src, starts)
-    new = _spread(src, self.shape, dim, places)
-    place = along(self.shape, dim)
-    offset = place - places[0]
-    written = (offset >= 0) & (offset % step == 0) & (place <= places[-1])
+    new = _spread(src, self.shape, dim, positions)
+    position = along(self.shape, dim)
+    offset = position - positions[0]
+    written = (offset >= 0) & (offset % step == 0) & (position <= positions[-1])
     return lax.select(written, new, self)
 
 
@@ -115,16 +115,16 @@ def select_backward(grad_output: Array, input_sizes: Sequence[int], dim: int, in
     if not isinstance(index, int):
         zeros = lax.full(tuple(input_sizes), 0, grad.dtype)
         return lax.dynamic_update_slice_in_dim(zeros, grad, index.astype("int32"), dim)
-    place = index % input_sizes[dim]
-    return _padded(grad, dim, place, input_sizes[dim] - 1 - place)
+    position = index % input_sizes[dim]
+    return _padded(grad, dim, position, input_sizes[dim] - 1 - position)
 
 
-def added_at(x: Array, new: Array, dim: int, place: int | Array) -> Array:
-    """`x` with `new`, which lacks the dim, added at one place of it, from 0 on."""
-    place = lax.convert_element_type(place, "int32")
+def added_at(x: Array, new: Array, dim: int, position: int | Array) -> Array:
+    """`x` with `new`, which lacks the dim, added at one index of it, from 0 on."""
+    position = lax.convert_element_type(position, "int32")
     new = lax.expand_dims(new, (dim,))
-    there = lax.dynamic_slice_in_dim(x, place, 1, dim)
-    return lax.dynamic_update_slice_in_dim(x, there + new, place, dim)
+    there = lax.dynamic_slice_in_dim(x, position, 1, dim)
+    return lax.dynamic_update_slice_in_dim(x, there + new, position, dim)
 
 
 @table.lowers(aten.slice_backward.default)
@@ -132,8 +132,8 @@ def slice_backward(
     grad_output: Array, input_sizes: Sequence[int], dim: int, start: int, end: int, step: int
 ) -> Array:
     dim = wrapped(dim, len(input_sizes))
-    places = _range(input_sizes[dim], start, end, step)
-    return _spread(grad_output, input_sizes, dim, places)
+    positions = _range(input_sizes[dim], start, end, step)
+    return _spread(grad_output, input_sizes, dim, positions)
 
 
 @table.lowers(aten.diagonal_backward.default)

@@ -23,7 +23,7 @@ from torch_pjrt.lowering.dims import (
     moved_last,
     wrapped,
 )
-from torch_pjrt.lowering.indexing import place_dtype
+from torch_pjrt.lowering.indexing import index_dtype
 from torch_pjrt.lowering.scatter import taken_along
 from torch_pjrt.lowering.table import LoweringTable
 from torch_pjrt.overloads import aten
@@ -35,20 +35,22 @@ table = LoweringTable("sort")
 
 
 def sorted_along(x: Array, dim: int, descending: bool = False) -> Pair:
-    """The elements in order, and their places as narrow integers. Stable."""
-    place = along(x.shape, dim, place_dtype((x.shape[dim],)))
+    """The elements in order, and their indices as narrow integers. Stable."""
+    position = along(x.shape, dim, index_dtype((x.shape[dim],)))
     if not descending:
-        values, order = lax.sort((x, place), dimension=dim, is_stable=True, num_keys=1)
+        values, order = lax.sort((x, position), dimension=dim, is_stable=True, num_keys=1)
         return values, order
     # Reversed before and after: the sort is then stable in the given order, and nan comes first.
     values, order = lax.sort(
-        (lax.rev(x, (dim,)), lax.rev(place, (dim,))), dimension=dim, is_stable=True, num_keys=1
+        (lax.rev(x, (dim,)), lax.rev(position, (dim,))), dimension=dim, is_stable=True, num_keys=1
     )
     return lax.rev(values, (dim,)), lax.rev(order, (dim,))
 
 
-def _as_pair(values: Array, places: Array, shape: tuple[int, ...]) -> Pair:
-    return lax.reshape(values, shape), lax.reshape(lax.convert_element_type(places, INT64), shape)
+def _as_pair(values: Array, positions: Array, shape: tuple[int, ...]) -> Pair:
+    return lax.reshape(values, shape), lax.reshape(
+        lax.convert_element_type(positions, INT64), shape
+    )
 
 
 @table.lowers(aten.sort.default)
@@ -71,16 +73,16 @@ def topk(self: Array, k: int, dim: int = -1, largest: bool = True, sorted: bool 
     x = moved_last(at_least_1d(self), dim)
     shape = (*x.shape[:-1], k)
     if not k or not x.size:
-        places = lax.full(shape, 0, INT64)
-        return moved_from_last(lax.full(shape, 0, x.dtype), dim), moved_from_last(places, dim)
+        positions = lax.full(shape, 0, INT64)
+        return moved_from_last(lax.full(shape, 0, x.dtype), dim), moved_from_last(positions, dim)
     # `lax.top_k` follows the total order, in which a nan's sign decides its end.
     floating = jnp.issubdtype(x.dtype, np.floating)
     if floating:
         x = lax.select(lax.ne(x, x), lax.full_like(x, np.nan), x)
-    values, places = lax.top_k(x if largest else _reversed_order(x), k)
+    values, positions = lax.top_k(x if largest else _reversed_order(x), k)
     values = values if largest else _reversed_order(values)
-    values, places = moved_from_last(values, dim), moved_from_last(places, dim)
-    return _as_pair(values, places, values.shape if self.ndim else ())
+    values, positions = moved_from_last(values, dim), moved_from_last(positions, dim)
+    return _as_pair(values, positions, values.shape if self.ndim else ())
 
 
 def _reversed_order(x: Array) -> Array:
@@ -90,45 +92,45 @@ def _reversed_order(x: Array) -> Array:
     return lax.neg(x)
 
 
-def _picked(values: Array, places: Array, nth: Array | int, dim: int, keepdim: bool) -> Pair:
+def _picked(values: Array, positions: Array, nth: Array | int, dim: int, keepdim: bool) -> Pair:
     """The `nth` of the sorted elements along `dim`; `nth` may differ from row to row."""
     if isinstance(nth, int):
-        value, place = (lax.slice_in_dim(a, nth, nth + 1, axis=dim) for a in (values, places))
+        value, position = (lax.slice_in_dim(a, nth, nth + 1, axis=dim) for a in (values, positions))
     else:
-        value, place = (taken_along(a, dim, nth) for a in (values, places))
+        value, position = (taken_along(a, dim, nth) for a in (values, positions))
     shape = list(value.shape)
     if not keepdim:
         del shape[dim]
-    return _as_pair(value, place, tuple(shape))
+    return _as_pair(value, position, tuple(shape))
 
 
 def _ordered(self: Array, dim: int) -> tuple[Array, Array, int]:
     x, dim = at_least_1d(self), wrapped(dim, self.ndim)
-    values, places = sorted_along(x, dim)
-    return values, places, dim
+    values, positions = sorted_along(x, dim)
+    return values, positions, dim
 
 
 @table.lowers(aten.kthvalue.default)
 def kthvalue(self: Array, k: int, dim: int = -1, keepdim: bool = False) -> Pair:
     if not self.ndim:
         return self, lax.full((), 0, INT64)
-    values, places, dim = _ordered(self, dim)
-    return _picked(values, places, k - 1, dim, keepdim)
+    values, positions, dim = _ordered(self, dim)
+    return _picked(values, positions, k - 1, dim, keepdim)
 
 
 def _median(self: Array, dim: int, keepdim: bool, ignore_nan: bool) -> Pair:
     """The lower of two middle elements. A row with a nan has that for median, unless ignored."""
     if not self.ndim:
         return self, lax.full((), 0, INT64)
-    values, places, dim = _ordered(self, dim)
+    values, positions, dim = _ordered(self, dim)
     size = values.shape[dim]
     if not jnp.issubdtype(values.dtype, np.floating):
-        return _picked(values, places, (size - 1) // 2, dim, keepdim)
-    numbers = jnp.sum(lax.eq(values, values), axis=dim, keepdims=True, dtype=places.dtype)
+        return _picked(values, positions, (size - 1) // 2, dim, keepdim)
+    numbers = jnp.sum(lax.eq(values, values), axis=dim, keepdims=True, dtype=positions.dtype)
     middle = jnp.maximum(numbers - 1, 0) // 2
     if not ignore_nan:
         middle = lax.select(numbers == size, middle, numbers)
-    return _picked(values, places, middle, dim, keepdim)
+    return _picked(values, positions, middle, dim, keepdim)
 
 
 @table.lowers(aten.median.dim)
@@ -161,12 +163,12 @@ def nanmedian(self: Array) -> Array:
 
 @table.lowers(aten.mode.default)
 def mode(self: Array, dim: int = -1, keepdim: bool = False) -> Pair:
-    """The smallest of the most frequent elements, and a place where it stands."""
+    """The smallest of the most frequent elements, and an index where it stands."""
     if not self.ndim:
         return self, lax.full((), 0, INT64)
-    values, places, dim = _ordered(self, dim)
+    values, positions, dim = _ordered(self, dim)
     size = values.shape[dim]
-    place = along(values.shape, dim, places.dtype)
+    position = along(values.shape, dim, positions.dtype)
     if size > 1:
         changes = lax.ne(cut(values, dim, 1, size), cut(values, dim, 0, size - 1))
         first = lax.full_like(cut(changes, dim, 0, 1), True)
@@ -174,7 +176,7 @@ def mode(self: Array, dim: int = -1, keepdim: bool = False) -> Pair:
     else:
         begins = lax.full(values.shape, True)
     # How long the run of equal elements is that ends here.
-    begin = lax.cummax(lax.select(begins, place, lax.full_like(place, 0)), axis=dim)
-    length = lax.sub(place, begin)
-    best = lax.expand_dims(lax.argmax(length, dim, places.dtype), (dim,))
-    return _picked(values, places, best, dim, keepdim)
+    begin = lax.cummax(lax.select(begins, position, lax.full_like(position, 0)), axis=dim)
+    length = lax.sub(position, begin)
+    best = lax.expand_dims(lax.argmax(length, dim, positions.dtype), (dim,))
+    return _picked(values, positions, best, dim, keepdim)

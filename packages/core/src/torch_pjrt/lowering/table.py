@@ -8,7 +8,8 @@ overload followed by a write). What a rule may assume of its arguments:
                  a list or tuple of them for `Tensor[]`. A Python number written where a tensor is
                  expected (`x * 2`) arrives like a Scalar, below.
     Scalar,      a Python number, or a 0-d *weakly typed* tracer when the number changes from step
-    float        to step and so has become an input of the program. `promoted` treats both alike.
+    float        to step and so has become an input of the program. `promoted` treats both alike, and so do
+                 `operands` and `wide_operands`, which pointwise rules use (`lowering/pointwise/rows.py`).
                  A rule that must look at the value names the argument in `static`.
     dtype        a `torch.dtype` or None; `dtypes.to_jax` translates.
     the rest     as PyTorch passes them: ints, bools, strings, lists of ints.
@@ -20,12 +21,17 @@ scoped x64 switch: int64 and float64 are real.
 
 A rule marked `random` gets a JAX PRNG key (threefry) as its first argument. The key differs for each
 call of the operator in the program and for each step.
+
+A rule whose operator has many arguments may take them as one object: `call` names a frozen dataclass with
+a field for each, in the operator's order (the key first, if the rule is random).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import wraps
+from inspect import unwrap
 from typing import Any
 
 from torch_pjrt.errors import DuplicateLowering
@@ -56,7 +62,7 @@ class Lowering:
     @property
     def where(self) -> str:
         """`file:line` of the rule, for error messages."""
-        code = getattr(self.rule, "__code__", None)
+        code = getattr(unwrap(self.rule), "__code__", None)
         if code is None:
             return repr(self.rule)
         return f"{code.co_filename.rsplit('/', 1)[-1]}:{code.co_firstlineno}"
@@ -80,13 +86,21 @@ class LoweringTable(Mapping[Any, Lowering]):
         self._put(op, Lowering(rule, frozenset(static), random))
 
     def lowers(
-        self, *ops: Any, static: Iterable[str] = (), random: bool | str = False
+        self,
+        *ops: Any,
+        static: Iterable[str] = (),
+        random: bool | str = False,
+        call: type | None = None,
     ) -> Callable[[Rule], Rule]:
-        """Decorator form of `add`, for one or more overloads that one function computes."""
+        """Decorator form of `add`, for one or more overloads that one function computes.
+
+        With `call`, that function takes one object of this type, made of the operator's arguments.
+        """
 
         def register(rule: Rule) -> Rule:
+            added = rule if call is None else taking(call, rule)
             for op in ops:
-                self.add(op, rule, static=static, random=random)
+                self.add(op, added, static=static, random=random)
             return rule
 
         return register
@@ -132,3 +146,14 @@ class LoweringTable(Mapping[Any, Lowering]):
 
     def __repr__(self) -> str:
         return f"LoweringTable({self.name!r}, {len(self)} operators)"
+
+
+def taking(call: type, rule: Rule) -> Rule:
+    """`rule`, which takes one `call`, as a rule that takes the operator's arguments."""
+
+    @wraps(rule)
+    def spread(*args: Any, **kwargs: Any) -> Any:
+        return rule(call(*args, **kwargs))
+
+    spread.call = call  # type: ignore[attr-defined]
+    return spread

@@ -18,36 +18,36 @@ Terms = tuple[np.ndarray, np.ndarray]
 MOST_BITS = 22  # of a byte's integer weights
 
 
-def along_terms(x: Array, axis: int, places: np.ndarray, weights: np.ndarray) -> Array:
-    if len(places) == 1 and (weights == 1).all():
-        return _repeated(x, axis, places[0])
+def along_terms(x: Array, axis: int, positions: np.ndarray, weights: np.ndarray) -> Array:
+    if len(positions) == 1 and (weights == 1).all():
+        return _repeated(x, axis, positions[0])
     result: Array | None = None
-    for place, weight in zip(places, weights, strict=True):
-        taken = taken_along(x, axis, place)
+    for position, weight in zip(positions, weights, strict=True):
+        taken = taken_along(x, axis, position)
         term = taken * lax.broadcast_in_dim(weight.astype(x.dtype), taken.shape, (axis,))
         result = term if result is None else result + term
     assert result is not None
     return result
 
 
-def _repeated(x: Array, axis: int, places: np.ndarray) -> Array:
+def _repeated(x: Array, axis: int, positions: np.ndarray) -> Array:
     """Elements along a dim, by broadcasting where each is repeated equally often."""
-    size, count = x.shape[axis], len(places)
+    size, count = x.shape[axis], len(positions)
     times = count // size if size else 0
-    if times and np.array_equal(places, np.arange(size).repeat(times)):
+    if times and np.array_equal(positions, np.arange(size).repeat(times)):
         if times == 1:
             return x
         shape = (*x.shape[: axis + 1], times, *x.shape[axis + 1 :])
         x = lax.broadcast_in_dim(x, shape, [d for d in range(len(shape)) if d != axis + 1])
         return lax.reshape(x, (*shape[:axis], count, *shape[axis + 2 :]))
-    return taken_along(x, axis, places)
+    return taken_along(x, axis, positions)
 
 
-def taken_along(x: Array, axis: int, places: np.ndarray) -> Array:
+def taken_along(x: Array, axis: int, positions: np.ndarray) -> Array:
     """Elements along a dim: a slice where they are evenly spaced, else a gather."""
-    steps = np.diff(places)
-    if len(places) == 1 or (len(places) and steps[0] > 0 and (steps == steps[0]).all()):
-        start, stop = int(places[0]), int(places[-1]) + 1
+    steps = np.diff(positions)
+    if len(positions) == 1 or (len(positions) and steps[0] > 0 and (steps == steps[0]).all()):
+        start, stop = int(positions[0]), int(positions[-1]) + 1
         return lax.slice_in_dim(x, start, stop, int(steps[0]) if len(steps) else 1, axis)
     numbers = lax.GatherDimensionNumbers(
         offset_dims=tuple(d for d in range(x.ndim) if d != axis),
@@ -56,7 +56,7 @@ def taken_along(x: Array, axis: int, places: np.ndarray) -> Array:
     )
     sizes = tuple(1 if d == axis else n for d, n in enumerate(x.shape))
     mode = lax.GatherScatterMode.PROMISE_IN_BOUNDS
-    return lax.gather(x, places.astype(np.int32)[:, None], numbers, sizes, mode=mode)
+    return lax.gather(x, positions.astype(np.int32)[:, None], numbers, sizes, mode=mode)
 
 
 def terms_of(weights: np.ndarray) -> Terms:
@@ -65,11 +65,11 @@ def terms_of(weights: np.ndarray) -> Terms:
     used = weights != 0
     n_terms = max(int(used.sum(1).max(initial=0)), 1)
     # The used ones first, in their order.
-    places = np.argsort(~used, axis=1, kind="stable")[:, :n_terms]
-    taken = np.take_along_axis(weights, places, 1)
-    spare = np.where(taken.any(1), places[:, 0], 0)[:, None]
-    places = np.where(taken != 0, places, np.minimum(spare, length - 1))
-    return places.T.astype(np.int32), taken.T
+    positions = np.argsort(~used, axis=1, kind="stable")[:, :n_terms]
+    taken = np.take_along_axis(weights, positions, 1)
+    spare = np.where(taken.any(1), positions[:, 0], 0)[:, None]
+    positions = np.where(taken != 0, positions, np.minimum(spare, length - 1))
+    return positions.T.astype(np.int32), taken.T
 
 
 def _whole(weights: np.ndarray) -> tuple[np.ndarray, int]:
@@ -83,8 +83,8 @@ def _whole(weights: np.ndarray) -> tuple[np.ndarray, int]:
 def bytes_along(x: Array, axis: int, weights: np.ndarray) -> Array:
     """Of bytes; `weights` has a row for each result, a column for each element."""
     whole, bits = _whole(weights)
-    places, taken = terms_of(whole)
-    total = along_terms(as_dtype(x, np.dtype(np.int32)), axis, places, taken.astype(np.int32))
+    positions, taken = terms_of(whole)
+    total = along_terms(as_dtype(x, np.dtype(np.int32)), axis, positions, taken.astype(np.int32))
     half = np.int32(1 << (bits - 1) if bits else 0)
     rounded = lax.shift_right_arithmetic(total + half, np.int32(bits))
     return as_dtype(lax.clamp(np.int32(0), rounded, np.int32(255)), x.dtype)

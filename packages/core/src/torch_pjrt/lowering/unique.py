@@ -13,7 +13,7 @@ from jax import lax
 
 from torch_pjrt import operators
 from torch_pjrt.lowering.dims import INT64, along
-from torch_pjrt.lowering.indexing import place_dtype
+from torch_pjrt.lowering.indexing import index_dtype
 from torch_pjrt.lowering.table import LoweringTable
 
 Array = jax.Array
@@ -23,13 +23,13 @@ table = LoweringTable("unique")
 
 
 def _is_there(x: Array, count: Array | None) -> Array:
-    place = along(x.shape[:1], 0, INT64)
-    return lax.full(place.shape, True) if count is None else place < count
+    position = along(x.shape[:1], 0, INT64)
+    return lax.full(position.shape, True) if count is None else position < count
 
 
 def _ordered(x: Array, there: Array) -> Array:
-    """The places of rows in order; those not there come last. Nan is larger than any number."""
-    order = along(x.shape[:1], 0, place_dtype(x.shape))
+    """The indices of the rows in order; those not there come last. Nan is larger than any number."""
+    order = along(x.shape[:1], 0, index_dtype(x.shape))
     absent = lax.bitwise_not(there)
     if x.ndim == 1:
         return lax.sort((absent, x, order), num_keys=2, is_stable=True)[2]
@@ -57,7 +57,7 @@ def unique(self: Array, count: Array | None, consecutive: bool) -> Found:
     if self.ndim > 1:
         differs = jnp.any(differs, 1)
     first = lax.bitwise_and(there, lax.concatenate([lax.full((1,), True), differs], 0))
-    narrow = place_dtype((size,))
+    narrow = index_dtype((size,))
     rank = lax.cumsum(lax.convert_element_type(first, narrow)) - np.ones((), narrow)
     n = lax.convert_element_type(rank[-1], INT64) + 1
     rank = lax.select(there, rank, lax.full_like(rank, size))  # the room's end: it is not written

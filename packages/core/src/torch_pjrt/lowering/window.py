@@ -27,72 +27,84 @@ import torch
 from jax import lax
 
 from torch_pjrt import dtypes
-from torch_pjrt.graph.face import Face, contiguous_face, contiguous_strides, storage_order
+from torch_pjrt.graph.tensor_spec import (
+    TensorSpec,
+    contiguous_spec,
+    contiguous_strides,
+    storage_order,
+)
 from torch_pjrt.lowering import complex32
 
 Array = jax.Array
 
 
-def read(base: Array, base_face: Face, face: Face, offset: int) -> Array:
-    """The elements of `base` that a view with this face and offset shows."""
-    base, base_face = _as_dtype(base, base_face, face)
-    window = window_of(base_face, face, offset)
+def read(base: Array, base_spec: TensorSpec, spec: TensorSpec, offset: int) -> Array:
+    """The elements of `base` that a view with this spec and offset shows."""
+    base, base_spec = _as_dtype(base, base_spec, spec)
+    window = window_of(base_spec, spec, offset)
     return window.take(base)
 
 
-def write(base: Array, new: Array, base_face: Face, face: Face, offset: int) -> Array:
+def write(base: Array, new: Array, base_spec: TensorSpec, spec: TensorSpec, offset: int) -> Array:
     """`base` with the elements that the view shows replaced by `new`."""
-    recast, recast_face = _as_dtype(base, base_face, face)
-    written = window_of(recast_face, face, offset).put(recast, new)
-    return written if recast is base else _from_dtype(written, face.dtype, base, base_face)
+    recast, recast_spec = _as_dtype(base, base_spec, spec)
+    written = window_of(recast_spec, spec, offset).put(recast, new)
+    return written if recast is base else _from_dtype(written, spec.dtype, base, base_spec)
 
 
 Slide = tuple[tuple[int, ...], tuple[int, ...], tuple[int | None, ...]]
 
 
-def slide_of(base_face: Face, face: Face, offset: int) -> Slide | None:
+def slide_of(base_spec: TensorSpec, spec: TensorSpec, offset: int) -> Slide | None:
     """What a window has in common with those that differ from it in their place only; None if it stays put.
 
     The `shape` that is sliced, the sizes of the slice, and the `dims` behind the view's, as in a `Window`.
     """
-    if face.dtype != base_face.dtype or 0 in face.shape:
+    if spec.dtype != base_spec.dtype or 0 in spec.shape:
         return None
-    window = window_of(base_face, face, offset)
+    window = window_of(base_spec, spec, offset)
     if window.indices is not None or not window._cuts or any(s != 1 for s in window.steps):
         return None
     sizes = [end - start for start, end in zip(window.starts, window.limits, strict=True)]
     return window.shape, tuple(sizes), window.dims
 
 
-def read_at(base: Array, base_face: Face, face: Face, slide: Slide, offset: int | Array) -> Array:
+def read_at(
+    base: Array, base_spec: TensorSpec, spec: TensorSpec, slide: Slide, offset: int | Array
+) -> Array:
     """As `read`, with an offset that may be an integer on the device."""
-    window, starts = _slid(base_face, face, slide, offset)
+    window, starts = _slid(base_spec, spec, slide, offset)
     return window.take(base, starts)
 
 
 def write_at(
-    base: Array, new: Array, base_face: Face, face: Face, slide: Slide, offset: int | Array
+    base: Array,
+    new: Array,
+    base_spec: TensorSpec,
+    spec: TensorSpec,
+    slide: Slide,
+    offset: int | Array,
 ) -> Array:
     """As `write`, with an offset that may be an integer on the device."""
-    window, starts = _slid(base_face, face, slide, offset)
+    window, starts = _slid(base_spec, spec, slide, offset)
     return window.put(base, new, starts)
 
 
 def _slid(
-    base: Face, face: Face, slide: Slide, offset: int | Array
+    base: TensorSpec, spec: TensorSpec, slide: Slide, offset: int | Array
 ) -> tuple[Window, list[Array] | None]:
-    """The window at a place that is known; or at the origin, and where it starts."""
+    """The window at an offset that is known; or at the origin, and where it starts."""
     shape, sizes, dims = slide
-    places = [(s, n) for s, n in zip(contiguous_strides(shape), shape, strict=True)]
+    positions = [(s, n) for s, n in zip(contiguous_strides(shape), shape, strict=True)]
     starts, there = [0] * len(shape), None
     if isinstance(offset, int):
-        starts = [offset // stride % size for stride, size in places]
+        starts = [offset // stride % size for stride, size in positions]
     else:
         wide = np.int64 if base.numel > np.iinfo(np.int32).max else np.int32
-        there = [(offset // stride % size).astype(wide) for stride, size in places]
+        there = [(offset // stride % size).astype(wide) for stride, size in positions]
     limits = [start + n for start, n in zip(starts, sizes, strict=True)]
     order, steps = storage_order(base), (1,) * len(shape)
-    return _made(base, order, shape, starts, limits, steps, dims, tuple(face.shape)), there
+    return _made(base, order, shape, starts, limits, steps, dims, tuple(spec.shape)), there
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -103,7 +115,7 @@ class Window:
     shape      then reshape it to this.
     starts, limits, steps   then slice it so; a dim that the view lacks is cut to size 1.
     dims       the sliced dim behind each dim of the view; None for one that is broadcast.
-    indices    set for a gather instead: places in the flat storage, in the view's shape.
+    indices    set for a gather instead: indices into the flat storage, in the view's shape.
     """
 
     base: tuple[int, ...]
@@ -175,14 +187,14 @@ class Window:
         return _reshaped(_transposed(base, self.order), self.shape)
 
 
-def window_of(base: Face, face: Face, offset: int) -> Window:
+def window_of(base: TensorSpec, spec: TensorSpec, offset: int) -> Window:
     """The cheapest window that shows this view of a base."""
     order = storage_order(base)
     sizes = tuple(base.shape[d] for d in order)
-    view, strides = tuple(face.shape), tuple(face.strides)
+    view, strides = tuple(spec.shape), tuple(spec.strides)
     if 0 in view:
         return _made(base, order, sizes, (), (), (), (), view)
-    if offset == 0 and face.numel == base.numel and face.contiguous:
+    if offset == 0 and spec.numel == base.numel and spec.contiguous:
         return _made(
             base, order, view, (0,) * len(view), view, (1,) * len(view), range(len(view)), view
         )
@@ -193,12 +205,12 @@ def window_of(base: Face, face: Face, offset: int) -> Window:
         if found is not None:
             starts, limits, steps, dims = found
             return _made(base, order, shape, starts, limits, steps, dims, view)
-    places = _places(view, strides, offset)
-    return Window(tuple(base.shape), order, (base.numel,), (), (), (), (), view, places)
+    positions = _positions(view, strides, offset)
+    return Window(tuple(base.shape), order, (base.numel,), (), (), (), (), view, positions)
 
 
 def _made(
-    base: Face,
+    base: TensorSpec,
     order: Sequence[int],
     shape: Sequence[int],
     starts: Sequence[int],
@@ -276,39 +288,39 @@ def _radices(numel: int, view: tuple[int, ...], strides: tuple[int, ...]) -> tup
     return tuple(b // a for a, b in reversed(list(itertools.pairwise(bounds))))
 
 
-def _places(view: Sequence[int], strides: Sequence[int], offset: int) -> np.ndarray:
-    places = np.full((), offset, np.int64)
+def _positions(view: Sequence[int], strides: Sequence[int], offset: int) -> np.ndarray:
+    positions = np.full((), offset, np.int64)
     for size, stride in zip(view, strides, strict=True):
-        places = places[..., None] + np.arange(size, dtype=np.int64) * stride
-    return places
+        positions = positions[..., None] + np.arange(size, dtype=np.int64) * stride
+    return positions
 
 
-def _as_dtype(base: Array, base_face: Face, face: Face) -> tuple[Array, Face]:
+def _as_dtype(base: Array, base_spec: TensorSpec, spec: TensorSpec) -> tuple[Array, TensorSpec]:
     """The base's storage reinterpreted in the dtype of the view, as `Tensor.view(dtype)` does.
 
     Bytes at the end that make no whole element are left out.
     """
-    if face.dtype == base_face.dtype:
-        return base, base_face
-    ratio = max(face.dtype.itemsize // base_face.dtype.itemsize, 1)
-    flat = _flat(base, base_face)
+    if spec.dtype == base_spec.dtype:
+        return base, base_spec
+    ratio = max(spec.dtype.itemsize // base_spec.dtype.itemsize, 1)
+    flat = _flat(base, base_spec)
     # XLA merges two bitcasts in a row wrongly where their ratios differ: none sees the one before it.
     flat = lax.optimization_barrier(flat[: flat.size // ratio * ratio])
-    cast = _reinterpreted(flat, base_face.dtype, face.dtype)
-    return cast, contiguous_face(cast.shape, face.dtype)
+    cast = _reinterpreted(flat, base_spec.dtype, spec.dtype)
+    return cast, contiguous_spec(cast.shape, spec.dtype)
 
 
-def _from_dtype(x: Array, dtype: torch.dtype, base: Array, base_face: Face) -> Array:
+def _from_dtype(x: Array, dtype: torch.dtype, base: Array, base_spec: TensorSpec) -> Array:
     """The storage reinterpreted in the base's dtype again; bytes that were left out come from `base`."""
-    flat = _reinterpreted(lax.optimization_barrier(x.reshape(-1)), dtype, base_face.dtype)
+    flat = _reinterpreted(lax.optimization_barrier(x.reshape(-1)), dtype, base_spec.dtype)
     if flat.size < base.size:
-        flat = jnp.concatenate([flat, _flat(base, base_face)[flat.size :]])
-    order = storage_order(base_face)
-    return _transposed(flat.reshape([base_face.shape[d] for d in order]), np.argsort(order))
+        flat = jnp.concatenate([flat, _flat(base, base_spec)[flat.size :]])
+    order = storage_order(base_spec)
+    return _transposed(flat.reshape([base_spec.shape[d] for d in order]), np.argsort(order))
 
 
-def _flat(base: Array, face: Face) -> Array:
-    return _transposed(base, storage_order(face)).reshape(-1)
+def _flat(base: Array, spec: TensorSpec) -> Array:
+    return _transposed(base, storage_order(spec)).reshape(-1)
 
 
 def _reinterpreted(flat: Array, old: torch.dtype, new: torch.dtype) -> Array:

@@ -32,8 +32,8 @@ def kaiser_window(
     if window_length <= 1:
         return lax.full((window_length,), 1, result)
     last = window_length if periodic else window_length - 1
-    place = as_dtype(lax.iota(np.dtype(np.int32), window_length), wide)
-    across = place * (2 / last) - 1
+    position = as_dtype(lax.iota(np.dtype(np.int32), window_length), wide)
+    across = position * (2 / last) - 1
     width = as_dtype(beta, wide)
     height = width * lax.sqrt(lax.max(1 - across * across, lax.full_like(across, 0)))
     # Scaled by exp(-x) both: their ratio does not overflow.

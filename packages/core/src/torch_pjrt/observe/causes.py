@@ -14,8 +14,9 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from types import CodeType, FrameType
 
+from torch_pjrt.observe.code_positions import position_of
 from torch_pjrt.observe.lines import is_ours, user_frame
-from torch_pjrt.observe.spots import place_of
+from torch_pjrt.session import session
 
 READING = "reading a value"
 
@@ -43,7 +44,7 @@ _LOADS = ("LOAD_", "PUSH_NULL + LOAD_")
 
 _because: ContextVar[str | None] = ContextVar("because", default=None)
 _MOST_ACTIONS = 10_000
-_actions: dict[int, str] = {}
+_actions: dict[int, str] = session.own("what instructions ask of tensors", {})
 
 
 @contextmanager
@@ -59,24 +60,24 @@ def because(cause: str) -> Iterator[None]:
         _because.reset(token)
 
 
-def cause_and_place(cause: str = READING) -> tuple[str, int]:
-    """Why a value is read, and the place in the user's code. A `cause` that is given is taken."""
+def cause_and_position(cause: str = READING) -> tuple[str, int]:
+    """Why a value is read, and where in the user's code. A `cause` that is given is taken."""
     frame = sys._getframe(1)
     user = user_frame(frame)
-    place = place_of(user)
+    position = position_of(user)
     if cause is not READING:
-        return cause, place
+        return cause, position
     said = _because.get()
     if said is not None:
-        return said, place
+        return said, position
     reader, in_backward = _reader(frame, user)
     if reader is None:
-        return cause, place
+        return cause, position
     found = _PYTORCHS.get(reader.f_code.co_name) if reader is not user else None
     found = found or _action(reader)
     if reader is not user and reader.f_code.co_name not in _PYTORCHS:
         found += f" in {reader.f_code.co_qualname}"
-    return found + (", in backward" if in_backward else ""), place
+    return found + (", in backward" if in_backward else ""), position
 
 
 def _reader(frame: FrameType | None, user: FrameType | None) -> tuple[FrameType | None, bool]:
@@ -96,12 +97,12 @@ def _reader(frame: FrameType | None, user: FrameType | None) -> tuple[FrameType 
 
 
 def _action(frame: FrameType) -> str:
-    place = place_of(frame)
-    action = _actions.get(place) if place else None
+    position = position_of(frame)
+    action = _actions.get(position) if position else None
     if action is None:
         action = _named(frame.f_code, frame.f_lasti) or READING
-        if place and len(_actions) < _MOST_ACTIONS:
-            _actions[place] = action
+        if position and len(_actions) < _MOST_ACTIONS:
+            _actions[position] = action
     return action
 
 

@@ -15,11 +15,12 @@ from dataclasses import dataclass, replace
 from torch_pjrt.errors import TooManyPrograms
 from torch_pjrt.graph.tape import Tape
 from torch_pjrt.observe import lines
+from torch_pjrt.observe.code_positions import shown
 from torch_pjrt.observe.counters import counters
 from torch_pjrt.observe.difference import ADVICE, Difference, difference
-from torch_pjrt.observe.log import tell
-from torch_pjrt.observe.recorded import Key, Recorded, lines_from, nearest, recorded
-from torch_pjrt.observe.spots import shown
+from torch_pjrt.observe.log import log
+from torch_pjrt.observe.recorded import Key, RecordedProgram, lines_from, nearest, recorded
+from torch_pjrt.session import session
 from torch_pjrt.settings import settings
 
 _MOST_LISTED = 1000
@@ -65,20 +66,36 @@ def explained(why: Difference) -> str:
 
 
 _HAVE_LINES = frozenset(ADVICE) - {"seeding", "precision", "rolling", "options", "inputs", "again"}
-_known: dict[Key, Recorded] = {}
-_listed: deque[Compilation] = deque(maxlen=_MOST_LISTED)
-_count = 0
 
 
-_noting = False
+class _Compilations:
+    """All of this process.
+
+    known     what the programs in the cache were recorded from, by the cache's key.
+    listed    the last compilations; `count` is how many there were.
+    noting    lines are noted, since recompilations are logged.
+    """
+
+    def __init__(self) -> None:
+        self.known: dict[Key, RecordedProgram] = {}
+        self.listed: deque[Compilation] = deque(maxlen=_MOST_LISTED)
+        self.count = 0
+        self.noting = False
+
+    def forget(self) -> None:
+        self.known.clear()
+        self.listed.clear()
+        self.count = 0
+
+
+_all = session.own("compilations", _Compilations())
 
 
 def note_lines_if_logged() -> None:
     """Have the lines of operators noted as long as recompilations are logged. Called before each new tape."""
-    global _noting
-    if ("recompile" in settings.log) is not _noting:
-        _noting = not _noting
-        (lines.note_for if _noting else lines.stop_for)("recompile")
+    if ("recompile" in settings.log) is not _all.noting:
+        _all.noting = not _all.noting
+        (lines.note_for if _all.noting else lines.stop_for)("recompile")
 
 
 @contextmanager
@@ -93,25 +110,24 @@ def compiling(
 
     `changing` are the numbers that are inputs of this program.
     """
-    global _count
     new = recorded(tape, key, donated)
     compilation = Compilation(
-        _count, len(new), len(new.faces), len(new.live), cause, _why(new, key)
+        _all.count, len(new), len(new.specs), len(new.live), cause, _why(new, key)
     )
     if compilation.why is not None:
-        tell("recompile", str(compilation))
+        log("recompile", str(compilation))
     start, loaded = time.perf_counter(), counters.programs_loaded
     yield compilation
     compilation.loaded = counters.programs_loaded > loaded
     compilation.seconds = time.perf_counter() - start
-    _count += 1
-    _known[key] = replace(new, changing=changing)
-    _listed.append(compilation)
+    _all.count += 1
+    _all.known[key] = replace(new, changing=changing)
+    _all.listed.append(compilation)
 
 
 def note_lines(tape: Tape, key: Key) -> None:
     """Learn the lines of a program that is known, from a tape that was noted."""
-    known = _known.get(key)
+    known = _all.known.get(key)
     if known is not None and not known.lines:
         known.lines = lines_from(tape, known.starts)
 
@@ -132,16 +148,16 @@ def check_limit(n_programs: int, tape: Tape, key: Key, donated: Mapping[int, int
 
 def compilations() -> list[Compilation]:
     """The last ones, the oldest first."""
-    return list(_listed)
+    return list(_all.listed)
 
 
 def forget_known() -> None:
     """The cache is empty: the next program is the first again."""
-    _known.clear()
+    _all.known.clear()
 
 
-def _why(new: Recorded, key: Key) -> Difference | None:
-    old = _known.get(key)
+def _why(new: RecordedProgram, key: Key) -> Difference | None:
+    old = _all.known.get(key)
     if old is None:
-        old = nearest(new, list(_known.values()))
+        old = nearest(new, list(_all.known.values()))
     return None if old is None else difference(new, old)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import Counter
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 from torch_pjrt.observe import phases
+from torch_pjrt.session import session
 
 
 @dataclass(slots=True)
@@ -31,7 +33,7 @@ class Counters:
     downloaded_bytes: int = 0
     donated: int = 0
     stacks_made: int = 0
-    rows_taken: int = 0
+    elements_taken: int = 0
     lower_s: float = 0.0
     compile_s: float = 0.0
     load_s: float = 0.0
@@ -46,11 +48,18 @@ class Counters:
         """A context manager: adds the time that the block takes to the counter `name`."""
         return _Timing(self, name)
 
-    def reset(self) -> None:
+    def forget(self) -> None:
         """All counters back to zero."""
         fresh = Counters()
         for f in fields(self):
             setattr(self, f.name, getattr(fresh, f.name))
+
+
+class CountersOfThread(threading.local):
+    """What this thread did so far: what a captured step asks, whatever other threads do."""
+
+    replays: int = 0
+    fallbacks: int = 0
 
 
 class _Timing:
@@ -75,4 +84,5 @@ class _Timing:
         setattr(self.counters, self.name, getattr(self.counters, self.name) + taken)
 
 
-counters = Counters()
+counters = session.own("counters", Counters())
+of_thread = session.own("counters of a thread", CountersOfThread())

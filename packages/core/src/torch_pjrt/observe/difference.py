@@ -6,10 +6,10 @@ import struct
 from dataclasses import dataclass
 from typing import Any
 
-from torch_pjrt.graph.face import Face
+from torch_pjrt.graph.line import Line
 from torch_pjrt.graph.signature import NumberSlot, Signature, Slot
-from torch_pjrt.observe.lines import Line
-from torch_pjrt.observe.recorded import Recorded, common_ends, likeness
+from torch_pjrt.graph.tensor_spec import TensorSpec
+from torch_pjrt.observe.recorded import RecordedProgram, common_ends, likeness
 
 #   kind of difference    what to do about it
 ADVICE = {
@@ -18,7 +18,7 @@ ADVICE = {
     "dtype": "keep to one dtype",
     "layout": "keep to one memory format; `.contiguous()` before the operator gives one",
     "view": "a Python number in an index is part of the program: index with a tensor, as `index_select` "
-    "does, for one program whatever the place",
+    "does, for one program whatever the index",
     "argument": "this argument is part of the program: keep to few values of it",
     "number": "nothing: numbers that change are inputs of the program from now on",
     "operator": "Python decides here which operators run: `torch.where`, or the same operators each time, "
@@ -31,6 +31,7 @@ ADVICE = {
     "precision": "set `torch.set_float32_matmul_precision` once",
     "rolling": "set `torch_pjrt.config.roll_layers` once",
     "options": "set `torch_pjrt.config.compile_options` once",
+    "sharding": "mark a tensor once, before the first step, and bring each batch in the same way",
     "seeding": "seed before the loop and not in it",
     "inputs": "the same operators run, but other tensors were written over",
     "held": "a tensor is kept that was not before: `del` it, keep `.detach()` or `.item()` of it, or keep "
@@ -63,11 +64,11 @@ class Difference:
     advice: str
 
 
-def difference(new: Recorded, old: Recorded) -> Difference:
+def difference(new: RecordedProgram, old: RecordedProgram) -> Difference:
     """The first difference, in the order of what causes what."""
     for find in (
-        *(_operators, _signatures, _wiring, _faces, _draws),
-        *(_precision, _rolling, _options, _live, _numbers, _donated),
+        *(_operators, _signatures, _wiring, _specs, _draws),
+        *(_precision, _rolling, _options, _shardings, _live, _numbers, _donated),
     ):
         found = find(new, old)
         if found is not None:
@@ -84,7 +85,7 @@ def difference(new: Recorded, old: Recorded) -> Difference:
 Found = tuple[str, str, int | None]
 
 
-def _operators(new: Recorded, old: Recorded) -> Found | None:
+def _operators(new: RecordedProgram, old: RecordedProgram) -> Found | None:
     first, at_end = common_ends(new.operators, old.operators)
     if first == len(new) == len(old):
         return None
@@ -110,7 +111,7 @@ def _plural(n: int, which: str) -> str:
     return f"{n} {which} operator{'s' if n > 1 else ''}"
 
 
-def _signatures(new: Recorded, old: Recorded) -> Found | None:
+def _signatures(new: RecordedProgram, old: RecordedProgram) -> Found | None:
     first, _ = common_ends(new.signatures, old.signatures)
     if first == len(new):
         return None
@@ -121,13 +122,13 @@ def _signatures(new: Recorded, old: Recorded) -> Found | None:
 def _between(new: Signature, old: Signature) -> tuple[str, str]:
     """The first difference between two signatures of one operator."""
     names = _names(new)
-    for place, (a, b) in enumerate(zip(new.faces, old.faces, strict=False)):
+    for position, (a, b) in enumerate(zip(new.specs, old.specs, strict=False)):
         if a is not b:
-            name = names.get(place)
+            name = names.get(position)
             which = f" for `{name}`" if name else ""
             return _kind(a, b), f"`{new.op}` got {a}{which}; it was {b}"
-    if len(new.faces) != len(old.faces):
-        return "wiring", f"`{new.op}` got {len(new.faces)} tensors; it were {len(old.faces)}"
+    if len(new.specs) != len(old.specs):
+        return "wiring", f"`{new.op}` got {len(new.specs)} tensors; it was {len(old.specs)}"
     if not hasattr(new.op, "_schema"):  # a view of a tensor, or a write through one
         return _between_views(new, old)
     for (name, a), (_, b) in zip(_given(new), _given(old), strict=False):
@@ -143,21 +144,21 @@ def _between(new: Signature, old: Signature) -> tuple[str, str]:
 
 def _between_views(new: Signature, old: Signature) -> tuple[str, str]:
     for a, b in zip(new.args, old.args, strict=False):
-        if isinstance(a, Face) and isinstance(b, Face) and a is not b:
+        if isinstance(a, TensorSpec) and isinstance(b, TensorSpec) and a is not b:
             return _kind(a, b), f"a view (`{new.op}`) is {a}; it was {b}"
         if isinstance(a, int) and a != b:
             return "view", f"a view (`{new.op}`) starts at element {a} of its storage; it was {b}"
     return "view", f"another view (`{new.op}`)"
 
 
-def _kind(a: Face, b: Face) -> str:
+def _kind(a: TensorSpec, b: TensorSpec) -> str:
     if a.shape != b.shape:
         return "shape"
     return "dtype" if a.dtype != b.dtype else "layout"
 
 
 def _names(signature: Signature) -> dict[int, str]:
-    """The argument's name for each tensor, by its place among them."""
+    """The argument's name for each tensor, by its position among them."""
     names: dict[int, str] = {}
 
     def walk(name: str, x: Any) -> None:
@@ -186,14 +187,14 @@ def _shown(x: Any) -> str:
     return "a tensor" if isinstance(x, Slot) else str(x)
 
 
-def _wiring(new: Recorded, old: Recorded) -> Found | None:
+def _wiring(new: RecordedProgram, old: RecordedProgram) -> Found | None:
     if new.code == old.code:
         return None
     for index in range(len(new)):
         a, b = new.inputs(index), old.inputs(index)
         if a != b:
-            place = next(i for i, (x, y) in enumerate(zip(a, b, strict=True)) if x != y)
-            read, before = new.named(a[place]), old.named(b[place])
+            position = next(i for i, (x, y) in enumerate(zip(a, b, strict=True)) if x != y)
+            read, before = new.named(a[position]), old.named(b[position])
             return (
                 "wiring",
                 f"{new.op(index)} (operator {index}) reads {read}; it was {before}",
@@ -202,30 +203,30 @@ def _wiring(new: Recorded, old: Recorded) -> Found | None:
     return "seeding", "random numbers are drawn after other seeds", None
 
 
-def _faces(new: Recorded, old: Recorded) -> Found | None:
-    if new.faces == old.faces:
+def _specs(new: RecordedProgram, old: RecordedProgram) -> Found | None:
+    if new.specs == old.specs:
         return None
-    for place, (a, b) in enumerate(zip(new.faces, old.faces, strict=False)):
+    for position, (a, b) in enumerate(zip(new.specs, old.specs, strict=False)):
         if a is not b:
-            return _kind(a, b), f"the program's input {place} is {a}; it was {b}", None
-    what = f"there are {len(new.faces)} inputs; there were {len(old.faces)}"
+            return _kind(a, b), f"the program's input {position} is {a}; it was {b}", None
+    what = f"there are {len(new.specs)} inputs; there were {len(old.specs)}"
     return "inputs", what, None
 
 
-def _draws(new: Recorded, old: Recorded) -> Found | None:
+def _draws(new: RecordedProgram, old: RecordedProgram) -> Found | None:
     if new.n_draws == old.n_draws:
         return None
     return "seeding", f"{new.n_draws} seeds were set; there were {old.n_draws}", None
 
 
-def _precision(new: Recorded, old: Recorded) -> Found | None:
+def _precision(new: RecordedProgram, old: RecordedProgram) -> Found | None:
     if new.precision == old.precision:
         return None
     what = f"float32 products are of precision `{new.precision}`; they were `{old.precision}`"
     return "precision", what, None
 
 
-def _options(new: Recorded, old: Recorded) -> Found | None:
+def _options(new: RecordedProgram, old: RecordedProgram) -> Found | None:
     if new.options == old.options:
         return None
     return (
@@ -235,13 +236,33 @@ def _options(new: Recorded, old: Recorded) -> Found | None:
     )
 
 
-def _rolling(new: Recorded, old: Recorded) -> Found | None:
+def _shardings(new: RecordedProgram, old: RecordedProgram) -> Found | None:
+    for number, (now, then) in enumerate(zip(new.shardings, old.shardings, strict=False)):
+        if now != then:
+            what = f"input {number}, {new.specs[number]}, lies as {_spread(now)}; it lay as {_spread(then)}"
+            return "sharding", what, new.reader(-number - 1)
+    if len(new.shardings) == len(old.shardings):
+        return None
+    return "sharding", "tensors may be spread over several chips now; before, all were on one", None
+
+
+def _spread(sharding: Any) -> str:
+    """A sharding for people."""
+    if len(sharding.device_set) == 1:
+        return "on one chip"
+    if (spec := getattr(sharding, "spec", None)) is None:
+        return f"`{sharding}`"
+    axes = ", ".join(f"{name} {n}" for name, n in sharding.mesh.shape.items())
+    return f"`{spec}` on the mesh ({axes})"
+
+
+def _rolling(new: RecordedProgram, old: RecordedProgram) -> Found | None:
     if new.rolling == old.rolling:
         return None
     return "rolling", f"`roll_layers` is `{new.rolling}`; it was `{old.rolling}`", None
 
 
-def _live(new: Recorded, old: Recorded) -> Found | None:
+def _live(new: RecordedProgram, old: RecordedProgram) -> Found | None:
     for kind, verb, numbers in (
         ("held", "is still held; it was not", set(new.live) - set(old.live)),
         ("released", "is not held any more; it was", set(old.live) - set(new.live)),
@@ -254,14 +275,14 @@ def _live(new: Recorded, old: Recorded) -> Found | None:
     return None
 
 
-def _numbers(new: Recorded, old: Recorded) -> Found | None:
-    for index, kind, place in new.numbers():
-        if (kind, place) in old.changing:
+def _numbers(new: RecordedProgram, old: RecordedProgram) -> Found | None:
+    for index, kind, position in new.numbers():
+        if (kind, position) in old.changing:
             continue
         a, b = (
-            (new.ints[place], old.ints[place])
+            (new.ints[position], old.ints[position])
             if kind is int
-            else (new.floats[place], old.floats[place])
+            else (new.floats[position], old.floats[position])
         )
         if _bits(a) != _bits(b):
             what = f"{new.op(index)} (operator {index}) has the number {a!r}; it was {b!r}"
@@ -273,7 +294,7 @@ def _bits(number: float) -> Any:
     return struct.pack("d", number) if isinstance(number, float) else number
 
 
-def _donated(new: Recorded, old: Recorded) -> Found | None:
+def _donated(new: RecordedProgram, old: RecordedProgram) -> Found | None:
     if new.donated == old.donated:
         return None
     held = sorted(set(old.donated) - set(new.donated), reverse=True)

@@ -20,9 +20,9 @@ from typing import Any
 from torch_pjrt.graph.graph import Graph
 from torch_pjrt.graph.text import text
 from torch_pjrt.observe import lines
+from torch_pjrt.session import session
 from torch_pjrt.settings import settings
 
-_warned = False
 _SIZES = ("argument", "output", "alias", "temp", "generated_code")
 
 
@@ -68,7 +68,7 @@ def begin(recorded: Graph, passed: Graph) -> Dump | None:
 
 
 def stablehlo_of(lowered: Any) -> str:
-    """StableHLO as text; with the places of its operators in the user's program, while lines are noted."""
+    """StableHLO as text; with the positions of its operators in the user's program, while lines are noted."""
     return lowered.as_text(debug_info=lines.are_in_programs())
 
 
@@ -110,9 +110,7 @@ def _next_stem(folder: Path) -> Path:
 
 
 def _warn(error: Exception) -> None:
-    global _warned
-    if not _warned:
-        _warned = True
+    if session.once("a warning of a dump that failed"):
         with contextlib.suppress(Warning):  # under `python -W error` too, the program must run
             warnings.warn(
                 f"A program could not be dumped to {settings.dump!r} (TORCH_PJRT_DUMP): "

@@ -1,7 +1,7 @@
 """Lines: where in the user's program each operator on the tape was called. Off unless somebody asks.
 
-While it is on, the code of a tape is a list that notes the caller's frame whenever a node is appended:
-kernels do not know of it, and while it is off nothing is asked of them. Nodes of `graph_of(tape, ...)` carry
+While it is on, whoever asks for this thread's tape has its caller's line noted for the next node. Kernels do
+not know of it, and while it is off nothing is asked of them. Nodes of `graph_of(tape, ...)` carry
 their line; passes keep it, since they rewrite nodes by `replace`.
 
 An operator of backward gets the line of the forward operator whose gradient it computes.
@@ -15,57 +15,67 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from torch_pjrt.graph.graph import graph_of
-from torch_pjrt.graph.tape import Tape, state
+from torch_pjrt.graph.line import Line
+from torch_pjrt.graph.tape import State, Tape, state
 from torch_pjrt.observe import modules
+from torch_pjrt.session import session
 
 
-class Line(NamedTuple):
-    """A place in the user's program.
-
-    file, number  the innermost line that is neither PyTorch's, JAX's, the standard library's nor ours.
-    function      the name of the function it is in.
-    module        the path of the module that was running, `GPT/blocks.3/attn`; "" where none was.
-    backward      the operator computes a gradient of what that line computed.
-    """
-
-    file: str
-    number: int
-    function: str
-    module: str = ""
-    backward: bool = False
-
-    def __str__(self) -> str:
-        return f"{self.file}:{self.number}"
-
-    def told(self) -> str:
-        """As people are told of it: `model.py:12, GPT/blocks.3/attn, in backward`."""
-        backward = "in backward" if self.backward else ""
-        return ", ".join(filter(None, (str(self), self.module, backward)))
-
-
-class NotedCode(list[int]):
-    """A tape's code that notes the line of each node: `lines` by the place where the node begins."""
+class NotedCode(list[Any]):
+    """A tape's code with the lines of its nodes. It is appended to as any list is: that calls nothing."""
 
     __slots__ = ("lines",)
 
-    def __init__(self, code: list[int] | tuple[int, ...] = ()) -> None:
+    def __init__(self, code: Iterable[Any] = ()) -> None:
         super().__init__(code)
-        self.lines: dict[int, Line | None] = {}
+        self.lines = NotedLines()
 
-    def __iadd__(self, code: Any) -> NotedCode:  # type: ignore[override]
-        end = len(self)
-        self.lines[end] = _current_line(sys._getframe(1))
-        # An interrupt comes before this or after the whole node: a subscript calls nothing.
-        self[end:] = code
-        return self
+
+class NotedLines(dict[int, "Line | None"]):
+    """Lines by the position where a node begins, noted before the node is there.
+
+    A node without a note has the line of the last one before it: the read of a view and the operator that
+    reads come of one call.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._positions: list[int] = []
+
+    def get(self, position: int, default: Line | None = None) -> Line | None:  # type: ignore[override]
+        if position in self:
+            return self[position]
+        if len(self._positions) != len(self):
+            self._positions = sorted(self)
+        found = bisect_right(self._positions, position) - 1
+        return self[self._positions[found]] if found >= 0 else default
+
+
+def _get_tape(state: State) -> Tape:
+    """The thread's tape, for one that is about to record: the next node comes from the caller's line.
+
+    Whoever appends asks for the tape first, and again if something else has recorded in between
+    (`graph/tape.py`). So the note is made where anything may be called.
+    """
+    tape: Tape = vars(state)["tape"]
+    code = tape.code
+    if isinstance(code, NotedCode):
+        line = _current_line(sys._getframe(1))
+        code.lines[len(code)] = line
+    return tape
+
+
+def _set_tape(state: State, tape: Tape) -> None:
+    vars(state)["tape"] = tape
 
 
 def lines_of(tape: Tape) -> list[Line | None]:
@@ -75,12 +85,12 @@ def lines_of(tape: Tape) -> list[Line | None]:
 
 def is_on() -> bool:
     """Whether lines are noted now."""
-    return bool(_reasons)
+    return bool(_noting.reasons)
 
 
 def are_in_programs() -> bool:
     """Whether a program that is compiled now gets the lines of its nodes into its metadata."""
-    return bool(_reasons & _in_programs)
+    return bool(_noting.reasons & _noting.in_programs)
 
 
 def note_for(reason: str, *, in_programs: bool = False) -> None:
@@ -89,29 +99,31 @@ def note_for(reason: str, *, in_programs: bool = False) -> None:
     With `in_programs` they go into XLA's metadata too: then they are part of what is compiled.
     """
     if in_programs:
-        _in_programs.add(reason)
-    if not _reasons:
+        _noting.in_programs.add(reason)
+    if not _noting.reasons:
         Tape.new_code = NotedCode
+        State.tape = property(_get_tape, _set_tape)  # type: ignore[assignment]
         modules.watch()
-    _reasons.add(reason)
+    _noting.reasons.add(reason)
     if not isinstance(state.tape.code, NotedCode):
         state.tape.code = NotedCode(state.tape.code)
 
 
 def stop_for(reason: str) -> None:
     """Note lines no longer, unless for another reason."""
-    if _reasons == {reason}:
+    if _noting.reasons == {reason}:
         Tape.new_code = list
+        del State.tape
         state.tape.code = list(state.tape.code)
-        _forward.clear()
+        _noting.forward.clear()
         modules.unwatch()
-    _reasons.discard(reason)
+    _noting.reasons.discard(reason)
 
 
 @contextmanager
 def noted(reason: str, *, in_programs: bool = False) -> Iterator[None]:
     """Note lines within the block."""
-    was_on = reason in _reasons
+    was_on = reason in _noting.reasons
     note_for(reason, in_programs=in_programs)
     try:
         yield
@@ -120,8 +132,21 @@ def noted(reason: str, *, in_programs: bool = False) -> Iterator[None]:
             stop_for(reason)
 
 
-_reasons: set[str] = set()
-_in_programs: set[str] = set()  # reasons that want them there
+class _Noting:
+    """Who wants lines, and what is noted.
+
+    reasons      for which they are noted; `in_programs` are those that want them there.
+    forward      lines of forward operators, by the sequence number of the node of autograd that computes
+                 their gradient.
+    """
+
+    def __init__(self) -> None:
+        self.reasons: set[str] = set()
+        self.in_programs: set[str] = set()
+        self.forward: dict[int, Line] = {}
+
+
+_noting = session.own("lines that are noted", _Noting())
 
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _INSIDE = (
@@ -130,10 +155,8 @@ _INSIDE = (
     "<frozen ",
 )
 _STANDARD = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
-_is_inside: dict[str, bool] = {}
+_is_inside: dict[str, bool] = session.own("files of libraries", {})
 
-# Lines of forward operators by the sequence number of the autograd node that their gradient is.
-_forward: dict[int, Line] = {}
 _MOST_FORWARD = 1 << 17
 
 _sequence_number: Any = torch._C._autograd._get_sequence_nr  # type: ignore[attr-defined]
@@ -144,16 +167,16 @@ def _current_line(frame: FrameType | None) -> Line | None:
     """The line of the operator that is being recorded; `frame` is any of ours."""
     node = _autograd_node()
     if node is not None:
-        line = _forward.get(node._sequence_nr())
+        line = _noting.forward.get(node._sequence_nr())
         if line is not None:
             return line._replace(backward=True)
     line = user_line(frame)
     if line is not None and torch.is_grad_enabled():
         # PyTorch has made the operator's autograd node before the kernel, if it makes one.
-        _forward.setdefault(_sequence_number() - 1, line)
-        if len(_forward) > _MOST_FORWARD:
-            for old in list(_forward)[: _MOST_FORWARD // 2]:
-                del _forward[old]
+        _noting.forward.setdefault(_sequence_number() - 1, line)
+        if len(_noting.forward) > _MOST_FORWARD:
+            for old in list(_noting.forward)[: _MOST_FORWARD // 2]:
+                del _noting.forward[old]
     return line
 
 

@@ -9,7 +9,7 @@ from torch_pjrt.settings import settings
 logger = logging.getLogger("torch_pjrt")
 
 
-def tell(kind: str, text: str) -> None:
+def log(kind: str, text: str) -> None:
     """Log `text` if `kind` is among `settings.log`; to stderr where the program has no handlers."""
     if kind not in settings.log:
         return

@@ -13,6 +13,8 @@ from typing import Any
 from torch import nn
 from torch.nn.modules import module as hooks
 
+from torch_pjrt.session import session
+
 
 class _Running(threading.local):
     """The modules that run on this thread, outermost first.
@@ -30,11 +32,19 @@ class _Running(threading.local):
         self.ranges: list[AbstractContextManager[Any] | None] = []
 
 
-_running = _Running()
-_watchers = 0
-_handles: list[Any] = []
+class _Watched:
+    """Who watches, PyTorch's handles of our hooks while somebody does, and what runs on each thread."""
 
-# Given a path, a range in some profiler's timeline; `observe/trace.py` puts one here.
+    def __init__(self) -> None:
+        self.watchers = 0
+        self.handles: list[Any] = []
+        self.running = _Running()
+
+
+_watched = session.own("modules that run", _Watched())
+_running = _watched.running
+
+# Given a path, a range in some profiler's timeline; `diagnostics/trace.py` puts one here.
 range_of: Callable[[str], AbstractContextManager[Any]] | None = None
 
 
@@ -46,20 +56,18 @@ def path() -> str:
 
 def watch() -> None:
     """Keep track of modules, until `unwatch` was called as often."""
-    global _watchers
-    _watchers += 1
-    if _watchers == 1:
-        _handles.append(hooks.register_module_forward_pre_hook(_enter))
-        _handles.append(hooks.register_module_forward_hook(_leave, always_call=True))
+    _watched.watchers += 1
+    if _watched.watchers == 1:
+        _watched.handles.append(hooks.register_module_forward_pre_hook(_enter))
+        _watched.handles.append(hooks.register_module_forward_hook(_leave, always_call=True))
 
 
 def unwatch() -> None:
     """The counterpart of `watch`."""
-    global _watchers
-    _watchers -= 1
-    if _watchers == 0:
-        while _handles:
-            _handles.pop().remove()
+    _watched.watchers -= 1
+    if _watched.watchers == 0:
+        while _watched.handles:
+            _watched.handles.pop().remove()
 
 
 def _enter(module: nn.Module, args: object) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch.autograd import profiler
 
-# Given a name, a range in JAX's trace; `observe/trace.py` puts one here while it traces.
+# Given a name, a range in JAX's trace; `diagnostics/trace.py` puts one here while it traces.
 range_of: Callable[[str], AbstractContextManager[Any]] | None = None
 
 

@@ -8,20 +8,26 @@ from typing import Any
 
 import numpy as np
 
-from torch_pjrt.graph.face import Face
-from torch_pjrt.graph.signature import Signature, by_number
+from torch_pjrt.graph.line import Line
+from torch_pjrt.graph.signature import Signature
 from torch_pjrt.graph.tape import Tape
-from torch_pjrt.observe.lines import Line, NotedCode
+from torch_pjrt.graph.tensor_spec import TensorSpec
+from torch_pjrt.observe.lines import NotedCode
+from torch_pjrt.session import session
 
 Options = tuple[tuple[str, object], ...]
-Key = tuple[tuple[int, ...], tuple[int, ...], tuple[Face, ...], int, str, str, Options]
+Shardings = tuple[Any, ...]  # JAX's, of the inputs
+Key = tuple[
+    tuple[Any, ...], tuple[int, ...], tuple[TensorSpec, ...], int, str, str, Options, Shardings
+]
 
 
 @dataclass(slots=True, eq=False)
-class Recorded:
+class RecordedProgram:
     """One recorded program. Arrays have an element for each operator that was recorded.
 
-    code, live, faces, n_draws, precision, rolling, options   the cache's key: see `compile/programs.py`.
+    code, live, specs, n_draws, precision, rolling, options, shardings   the cache's key: see
+                                  `compile/programs.py`. The shardings are empty where all is on one chip.
     signatures, operators         the numbers of the signatures, and of the operators alone.
     starts, firsts                where the operator starts in the code; the number of its first result.
     lines                         where in the user's code each was recorded; empty if that was not noted.
@@ -30,13 +36,14 @@ class Recorded:
     donated                       the inputs whose memory the program takes.
     """
 
-    code: tuple[int, ...]
+    code: tuple[Any, ...]
     live: tuple[int, ...]
-    faces: tuple[Face, ...]
+    specs: tuple[TensorSpec, ...]
     n_draws: int
     precision: str
     rolling: str
     options: Options
+    shardings: Shardings
     signatures: np.ndarray
     operators: np.ndarray
     starts: np.ndarray
@@ -51,7 +58,7 @@ class Recorded:
         return len(self.signatures)
 
     def signature(self, index: int) -> Signature:
-        return by_number(int(self.signatures[index]))
+        return self.code[self.starts[index]]
 
     def op(self, index: int) -> str:
         """The name of the operator there, for people."""
@@ -75,12 +82,12 @@ class Recorded:
     def inputs(self, index: int, start: int | None = None) -> tuple[int, ...]:
         """The values that the operator reads."""
         first = (int(self.starts[index]) if start is None else start) + 1
-        return self.code[first : first + len(self.signature(index).faces)]
+        return self.code[first : first + len(self.signature(index).specs)]
 
     def named(self, value: int) -> str:
         """A value in words."""
         if value < 0:
-            return f"the program's input {-value - 1}, {self.faces[-value - 1]}"
+            return f"the program's input {-value - 1}, {self.specs[-value - 1]}"
         index = self.maker(value)
         return f"the result of {self.op(index)} (operator {index})"
 
@@ -93,22 +100,22 @@ class Recorded:
                 counts[kind] += 1
 
 
-_operators: dict[Any, int] = {}
+_operators: dict[Any, int] = session.own("operators in programs, numbered", {})
 
 
-def recorded(tape: Tape, key: Key, donated: Sequence[int]) -> Recorded:
+def recorded(tape: Tape, key: Key, donated: Sequence[int]) -> RecordedProgram:
     """What this tape holds. No number is an input yet."""
     code = key[0]
     rows: list[tuple[int, int, int, int]] = []
-    place = value = 0
-    while place < len(code):
-        signature = by_number(code[place])
+    position = value = 0
+    while position < len(code):
+        signature = code[position]
         operator = _operators.setdefault(signature.op, len(_operators))
-        rows.append((signature.number, operator, place, value))
-        place += 1 + len(signature.faces) + 2 * signature.random
+        rows.append((signature.number, operator, position, value))
+        position += 1 + len(signature.specs) + 2 * signature.random
         value += len(signature.outs)
     columns = np.array(rows, np.int64).reshape(-1, 4).T
-    return Recorded(
+    return RecordedProgram(
         *key,
         *columns,
         lines=lines_from(tape, columns[2]),
@@ -130,7 +137,8 @@ def lines_from(tape: Tape, starts: np.ndarray) -> tuple[Line | None, ...]:
     return tuple([None if line is None else _lines.setdefault(line, line) for line in lines])
 
 
-_lines: dict[Line, Line] = {}  # one object for equal lines: programs have thousands
+# One object for equal lines: programs have thousands.
+_lines: dict[Line, Line] = session.own("lines of programs", {})
 
 
 def common_ends(a: np.ndarray, b: np.ndarray) -> tuple[int, int]:
@@ -153,17 +161,17 @@ def likeness(a: np.ndarray, b: np.ndarray) -> float:
     return same / longest
 
 
-def nearest(new: Recorded, known: Sequence[Recorded]) -> Recorded | None:
+def nearest(new: RecordedProgram, known: Sequence[RecordedProgram]) -> RecordedProgram | None:
     """The known program that `new` differs from the least: by operators, then shapes, then the rest."""
     best = _best(known, lambda old: likeness(new.operators, old.operators))
     best = _best(best, lambda old: likeness(new.signatures, old.signatures))
     best = _best(best, lambda old: old.code == new.code)
-    best = _best(best, lambda old: old.faces == new.faces and old.n_draws == new.n_draws)
+    best = _best(best, lambda old: old.specs == new.specs and old.n_draws == new.n_draws)
     best = _best(best, lambda old: -len(set(old.live) ^ set(new.live)))
     return best[-1] if best else None
 
 
-def _best(known: Sequence[Recorded], score: Any) -> Sequence[Recorded]:
+def _best(known: Sequence[RecordedProgram], score: Any) -> Sequence[RecordedProgram]:
     if len(known) < 2:
         return known
     scores = [score(old) for old in known]

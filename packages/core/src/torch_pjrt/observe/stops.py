@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch_pjrt.observe.causes import READING, cause_and_place
-from torch_pjrt.observe.lines import Line
-from torch_pjrt.observe.log import tell
-from torch_pjrt.observe.spots import UNKNOWN, line_at, shown
+from torch_pjrt.graph.line import Line
+from torch_pjrt.observe.causes import READING, cause_and_position
+from torch_pjrt.observe.code_positions import UNKNOWN, line_at, shown
+from torch_pjrt.observe.log import log
+from torch_pjrt.session import session
 from torch_pjrt.settings import settings
 
 _MOST = 500
@@ -33,19 +34,30 @@ class Stop:
         return f"{self.cause} at {shown(self.line)}" if self.line is not None else self.cause
 
 
-_stops: dict[tuple[str, Line | None], Stop] = {}
-_at_place: dict[tuple[str, int], Stop] = {}  # a line may have several places
+class _Stops:
+    """All of them; a line may have several positions."""
+
+    def __init__(self) -> None:
+        self.by_line: dict[tuple[str, Line | None], Stop] = {}
+        self.at_position: dict[tuple[str, int], Stop] = {}
+
+    def forget(self) -> None:
+        self.by_line.clear()
+        self.at_position.clear()
+
+
+_stops = session.own("where the program stopped for the device", _Stops())
 
 
 def stop(cause: str = READING) -> Stop:
     """The stop that the running code is at; the caller adds to its numbers."""
-    at = cause_and_place(cause)
-    found = _at_place.get(at)
+    at = cause_and_position(cause)
+    found = _stops.at_position.get(at)
     if found is None:
         key = (at[0], line_at(at[1]))
-        if key not in _stops and len(_stops) >= _MOST:
+        if key not in _stops.by_line and len(_stops.by_line) >= _MOST:
             at, key = (_ELSEWHERE, UNKNOWN), (_ELSEWHERE, None)
-        found = _at_place[at] = _stops.setdefault(key, Stop(*key))
+        found = _stops.at_position[at] = _stops.by_line.setdefault(key, Stop(*key))
     return found
 
 
@@ -54,16 +66,15 @@ def syncing(cause: str, pending: int) -> Stop:
     here = stop(cause)
     here.syncs += 1
     if "sync" in settings.log:  # else the text is not made: that takes as long as a small sync
-        tell("sync", f"sync because of {here}; {pending} values were recorded")
+        log("sync", f"sync because of {here}; {pending} values were recorded")
     return here
 
 
 def stops() -> list[Stop]:
     """All stops so far, those first that took the longest."""
-    return sorted(_stops.values(), key=lambda s: -s.seconds)
+    return sorted(_stops.by_line.values(), key=lambda s: -s.seconds)
 
 
 def forget_stops() -> None:
     """Start the table anew."""
-    _stops.clear()
-    _at_place.clear()
+    _stops.forget()

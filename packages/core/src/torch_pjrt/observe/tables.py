@@ -104,8 +104,8 @@ def _rich(table: Table) -> RichTable:
         show_header=any(table.headings),
         pad_edge=False,
     )
-    for place, heading in enumerate(table.headings):
-        numeric = all(isinstance(row[place], (int, float)) for row in table.rows)
+    for position, heading in enumerate(table.headings):
+        numeric = all(isinstance(row[position], (int, float)) for row in table.rows)
         made.add_column(
             heading, justify="right" if numeric else "left", no_wrap=numeric, overflow="fold"
         )

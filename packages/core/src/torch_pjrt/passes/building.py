@@ -9,10 +9,10 @@
             return rewritten(graph, self.rewrite)
 
         def rewrite(self, node: Node, build: Builder) -> Ref | None:
-            if node.op is not aten.addcmul.default or node.signature.kwargs["value"] != 1:
-                return None
+            if node.op is not aten.addcmul.default:
+                return None  # it stays
             x, a, b = build.args
-            return build(aten.add.Tensor, x, build(aten.mul.Tensor, a, b))
+            return build(aten.add.Tensor, x, build(aten.mul.Tensor, a, b), alpha=build.kwargs["value"])
 
 Shapes and dtypes come from PyTorch's meta functions; the rest of the graph is wired by `rewritten`.
 """
@@ -26,9 +26,9 @@ from typing import Any
 import torch
 
 from torch_pjrt.errors import InvalidGraph
-from torch_pjrt.graph.face import Face, contiguous_face, face_of
 from torch_pjrt.graph.graph import Draw, Graph, Node, Number
 from torch_pjrt.graph.signature import NumberSlot, Slot, filled, intern
+from torch_pjrt.graph.tensor_spec import TensorSpec, contiguous_spec, spec_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Ref:
     """A value of the graph as an argument of a call: its name, and what it looks like."""
 
     name: int
-    face: Face
+    spec: TensorSpec
 
 
 class Builder:
@@ -65,7 +65,7 @@ class Builder:
         self,
         op: Any,
         *args: Any,
-        outs: Sequence[Face] | None = None,
+        outs: Sequence[TensorSpec] | None = None,
         draw: Draw | None = None,
         **kwargs: Any,
     ) -> Any:
@@ -85,12 +85,12 @@ class Builder:
         named = {name: slots.of(a) for name, a in kwargs.items()}
         returns = _returns(op)
         if outs is None:
-            outs = _faces(op(*_on_meta(args), **_on_meta(kwargs)))
+            outs = _specs(op(*_on_meta(args), **_on_meta(kwargs)))
         signature = intern(
             op,
             template,
             named,
-            tuple([ref.face for ref in slots.refs]),
+            tuple([ref.spec for ref in slots.refs]),
             tuple(outs),
             tuple([n.kind for n in slots.numbers]),
             random=draw is not None,
@@ -100,7 +100,7 @@ class Builder:
         self.fresh += len(names)
         inputs = tuple([ref.name for ref in slots.refs])
         self.made.append(Node(signature, inputs, names, tuple(slots.numbers), draw, self.node.line))
-        refs = [Ref(name, face) for name, face in zip(names, outs, strict=True)]
+        refs = [Ref(name, spec) for name, spec in zip(names, outs, strict=True)]
         return refs[0] if returns == "tensor" else refs
 
     def _input(self, slot: Slot) -> Ref:
@@ -122,7 +122,7 @@ def rewritten(graph: Graph, rewrite: Rewrite) -> Graph:
 
     Raises `InvalidGraph` where the number of results differs.
     """
-    refs = {-i - 1: Ref(-i - 1, face) for i, face in enumerate(graph.inputs)}
+    refs = {-i - 1: Ref(-i - 1, spec) for i, spec in enumerate(graph.inputs)}
     fresh = 1 + max((v for n in graph.nodes for v in n.outputs), default=-1)
     nodes: list[Node] = []
     for node in graph.nodes:
@@ -133,7 +133,7 @@ def rewritten(graph: Graph, rewrite: Rewrite) -> Graph:
             names = tuple([ref.name for ref in inputs])
             nodes.append(node if names == node.inputs else replace(node, inputs=names))
             refs.update(
-                (v, Ref(v, face)) for v, face in zip(node.outputs, node.signature.outs, strict=True)
+                (v, Ref(v, spec)) for v, spec in zip(node.outputs, node.signature.outs, strict=True)
             )
             continue
         found = [found] if isinstance(found, Ref) else list(found)
@@ -175,15 +175,15 @@ _DROPPED = frozenset(
 def _normal(
     op: Any, args: Sequence[Any], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Every argument of the overload as kernels record them: positional ones by place, defaults filled in."""
+    """Every argument of the overload as kernels record them: positional ones in order, defaults filled in."""
     schema = getattr(op, "_schema", None)
     if schema is None:
         return tuple(args), kwargs
     known = [a for a in schema.arguments if a.name not in _DROPPED]
-    by_place = [a for a in schema.arguments if not a.kwarg_only]
-    if len(args) > len(by_place) or not kwargs.keys() <= {a.name for a in schema.arguments}:
+    by_position = [a for a in schema.arguments if not a.kwarg_only]
+    if len(args) > len(by_position) or not kwargs.keys() <= {a.name for a in schema.arguments}:
         raise TypeError(f"`{op}` does not take these arguments: {schema}")
-    given = {**dict(zip([a.name for a in by_place], args, strict=False)), **kwargs}
+    given = {**dict(zip([a.name for a in by_position], args, strict=False)), **kwargs}
     for a in known:
         if a.name not in given and not a.has_default_value():
             raise TypeError(f"`{op}` needs the argument `{a.name}`: {schema}")
@@ -204,7 +204,7 @@ def _returns(op: Any) -> str:
 
 def _on_meta(x: Any) -> Any:
     if isinstance(x, Ref):
-        return x.face.meta()
+        return x.spec.meta()
     if isinstance(x, Number):
         return x.kind(1) if x.value is None else x.value
     if isinstance(x, dict):
@@ -212,11 +212,11 @@ def _on_meta(x: Any) -> Any:
     return [_on_meta(part) for part in x] if isinstance(x, (list, tuple)) else x
 
 
-def _faces(results: Any) -> list[Face]:
-    faces = []
+def _specs(results: Any) -> list[TensorSpec]:
+    specs = []
     for x in results if isinstance(results, (list, tuple)) else (results,):
         if not isinstance(x, torch.Tensor):
             raise TypeError(f"an operator gave {type(x).__name__}, not a tensor: say `outs`")
-        face = face_of(tuple(x.shape), x.dtype, x.stride())
-        faces.append(face if face.dense else contiguous_face(face.shape, face.dtype))
-    return faces
+        spec = spec_of(tuple(x.shape), x.dtype, x.stride())
+        specs.append(spec if spec.dense else contiguous_spec(spec.shape, spec.dtype))
+    return specs

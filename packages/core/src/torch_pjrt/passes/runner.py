@@ -9,8 +9,8 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 
 from torch_pjrt.errors import DuplicatePass, InvalidGraph
-from torch_pjrt.graph.face import Face
 from torch_pjrt.graph.graph import Graph
+from torch_pjrt.graph.tensor_spec import TensorSpec
 
 
 class Stage(enum.IntEnum):
@@ -77,26 +77,26 @@ def _kept(before: Graph, after: Any, name: str) -> Graph:
     if not isinstance(after, Graph):
         raise InvalidGraph(f"The pass `{name}` returned no graph.", saw=f"{type(after).__name__}")
     after.verify(after=name)
-    faces = after.faces()
+    specs = after.specs()
     for node in after.nodes:
         _same(
             f"The pass `{name}` feeds `{node.op}` something else than it takes.",
-            (faces[value] for value in node.inputs),
-            node.signature.faces,
+            (specs[value] for value in node.inputs),
+            node.signature.specs,
         )
     _same(f"The pass `{name}` changed the inputs of the graph.", after.inputs, before.inputs)
-    old = before.faces()
+    old = before.specs()
     _same(
         f"The pass `{name}` changed the outputs of the graph.",
-        (faces[value] for value in after.outputs),
+        (specs[value] for value in after.outputs),
         (old[value] for value in before.outputs),
     )
     return after
 
 
-def _same(happened: str, faces: Iterable[Face], expected: Iterable[Face]) -> None:
+def _same(happened: str, specs: Iterable[TensorSpec], expected: Iterable[TensorSpec]) -> None:
     """Raise where shapes or dtypes differ. Strides may: a program's values have none."""
-    saw, wanted = ([(f.shape, f.dtype) for f in each] for each in (faces, expected))
+    saw, wanted = ([(f.shape, f.dtype) for f in each] for each in (specs, expected))
     if saw != wanted:
         raise InvalidGraph(happened, saw=_looks(saw), expected=_looks(wanted))
 

@@ -17,7 +17,7 @@ Passes:
     Pass, Stage     what a pass is, and when it runs; run_passes runs some, and verifies after each
     Graph, Node     what passes read and rewrite; Number and Draw are parts of nodes
     Signature       what nodes of one pattern share; Slot and NumberSlot stand for tensors and numbers there
-    Face            shape, dtype and strides; face_of and contiguous_face give the one object of each
+    TensorSpec      shape, dtype and strides; spec_of and contiguous_spec give the one object of each
     rewritten       a graph with other nodes in the place of some, which a Builder makes; Ref names a value
     GraphOp         the operator that a compiled function is, before the stage EXPAND; LoopOp a rolled loop
 
@@ -33,10 +33,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from torch_pjrt.graph.face import Face, contiguous_face, face_of
 from torch_pjrt.graph.graph import Draw, Graph, Node, Number
 from torch_pjrt.graph.loop import LoopOp
 from torch_pjrt.graph.signature import GraphOp, NumberSlot, Signature, Slot
+from torch_pjrt.graph.tensor_spec import TensorSpec, contiguous_spec, spec_of
 from torch_pjrt.lowering.table import Lowering, LoweringTable
 from torch_pjrt.options import Option, Options, client_options
 from torch_pjrt.overloads import aten, prims
@@ -58,7 +58,7 @@ from torch_pjrt.plugin.processes import Processes
 from torch_pjrt.plugin.spec import impl
 
 if TYPE_CHECKING:
-    from torch_pjrt.run.client import client
+    from torch_pjrt.client.client import client
 
 __all__ = [
     "AutocastRules",
@@ -66,7 +66,6 @@ __all__ = [
     "Capabilities",
     "Device",
     "Draw",
-    "Face",
     "ForeignCalls",
     "Graph",
     "GraphOp",
@@ -84,12 +83,12 @@ __all__ = [
     "Signature",
     "Slot",
     "Stage",
+    "TensorSpec",
     "aten",
     "client",
     "client_options",
     "compile_only_chips",
-    "contiguous_face",
-    "face_of",
+    "contiguous_spec",
     "gpu_options",
     "impl",
     "library_chips",
@@ -99,10 +98,11 @@ __all__ = [
     "rewritten",
     "run_passes",
     "separate_cpu_chips",
+    "spec_of",
 ]
 
 # What starts nothing, but takes JAX.
-_LAZY = {"client": "torch_pjrt.run.client"}
+_LAZY = {"client": "torch_pjrt.client.client"}
 
 
 def __getattr__(name: str) -> Any:

@@ -43,7 +43,7 @@ def passes(answer: Any) -> Sequence[Pass]:
             raise PluginError(
                 f"The pass {type(p).__qualname__} has no name or no stage.",
                 saw=f"name {p.name!r}, stage {p.stage!r}",
-                expected="a str and a torch_pjrt.passes.Stage",
+                expected="a str and a torch_pjrt.plugin.Stage",
             )
     return found
 

@@ -45,7 +45,7 @@ def library_chips(name: str, path: str, defaults: Options | None = None) -> Sequ
 
     Raises `DeviceError` if the library cannot be loaded.
     """
-    from jax._src.lib import xla_client
+    from jax._src.lib import xla_client  # pyright: ignore[reportPrivateImportUsage]
 
     if not xla_client.pjrt_plugin_loaded(name):
         try:
@@ -118,7 +118,7 @@ def compile_only_chips(platform: str, name: str = "", **options: Any) -> Sequenc
 
 def counted_by_cpu(compiled: Any) -> Mapping[str, float]:
     """XLA's count of a compiled program's operations, made by the CPU client for compilers that make none."""
-    from jax._src.lib import _jax
+    from jax._src.lib import _jax  # pyright: ignore[reportPrivateImportUsage]
 
     [module] = compiled.runtime_executable().hlo_modules()
     return _jax.hlo_module_cost_analysis(separate_cpu_chips()[0].client, module)
@@ -126,7 +126,7 @@ def counted_by_cpu(compiled: Any) -> Mapping[str, float]:
 
 def gpu_options() -> dict[str, Any]:
     """JAX's own options of a client for GPUs, which its environment variables set."""
-    from jax._src.lib import xla_client
+    from jax._src.lib import xla_client  # pyright: ignore[reportPrivateImportUsage]
 
     return dict(xla_client.generate_pjrt_gpu_plugin_options())
 
@@ -155,7 +155,7 @@ def let_donate(platform: str) -> None:
 def _chips_of_c_api(name: str, options: Options) -> Sequence[Any]:
     """The chips of a new client of a loaded plugin; part of the run of several processes, if JAX is."""
     from jax._src import distributed
-    from jax._src.lib import xla_client
+    from jax._src.lib import xla_client  # pyright: ignore[reportPrivateImportUsage]
 
     if not xla_client.pjrt_plugin_initialized(name):
         xla_client.initialize_pjrt_plugin(name)

@@ -13,7 +13,9 @@ Types and dtypes:
 
 Core's rules that a device's own may build on, by the operators' names; arguments that PyTorch does not have:
 
-    attention, attention_backward   `first_row`: which query of a causal attention the first one is;
+    attention, attention_backward   take one `Attention` or `AttentionBackward`, frozen dataclasses of the
+                                    operator's arguments, which `LoweringTable.lowers(..., call=Attention)`
+                                    makes. `first_row`: which query of a causal attention the first one is;
                                     the backward's `over_rows` sums the product of two arrays over rows
     over_rows                       core's
     convolution, convolution_backward, convolution_backward_overrideable
@@ -25,7 +27,7 @@ Core's rules that a device's own may build on, by the operators' names; argument
 from __future__ import annotations
 
 from torch_pjrt.dtypes import to_jax, to_torch
-from torch_pjrt.lowering.attention import over_rows
+from torch_pjrt.lowering.attention import Attention, AttentionBackward, over_rows
 from torch_pjrt.lowering.attention import scaled_dot_product_attention as attention
 from torch_pjrt.lowering.attention import (
     scaled_dot_product_attention_backward as attention_backward,
@@ -42,6 +44,8 @@ from torch_pjrt.lowering.promote import Promote, opmath, promoted
 from torch_pjrt.lowering.reduction import axes
 
 __all__ = [
+    "Attention",
+    "AttentionBackward",
     "Convolution",
     "Groups",
     "Promote",

@@ -54,7 +54,8 @@ def torch_pjrt_passes(device: Device) -> Sequence[Pass]:
 
     Called once, when `device` has been chosen; `python -m torch_pjrt plugins` asks for every device
     on offer. Plugins are asked in the order of their names. Two passes of one name are a
-    `DuplicatePass`.
+    `DuplicatePass`. The fields of a pass are part of what its programs on disk are found by; where one
+    cannot be written as text, programs are not kept.
     """
     return ()
 

@@ -47,7 +47,7 @@ class OfLibrary(Device):
             return f"{LIBRARY}={self._path}: there is no such file"
         return None
 
-    def start(self) -> Sequence[jax.Device]:
+    def start(self) -> Sequence[jax.Device]:  # pyright: ignore[reportInvalidTypeForm]
         return library_chips(self.name.lower(), self._path)
 
     def fingerprint(self) -> str:
@@ -68,7 +68,7 @@ class OfJaxPlugin(Device):
     def objection(self) -> str | None:
         return None
 
-    def start(self) -> Sequence[jax.Device]:
+    def start(self) -> Sequence[jax.Device]:  # pyright: ignore[reportInvalidTypeForm]
         name = self.name.lower()
         platforms = platforms_of_plugins()
         for platform in (name, *platforms):

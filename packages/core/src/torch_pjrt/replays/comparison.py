@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torch_pjrt.graph.graph import Graph
-from torch_pjrt.replays.observation import Constant, Launch, Observed, Read
+from torch_pjrt.replays.observation import Constant, Launch, Observed, Read, Result, Source
 
 
-def differences(
-    first: Observed, second: Observed, *, may_be_compiled_anew: bool = False
-) -> list[str]:
-    """In words; none if a replay of the second would do what the step did both times."""
+def differences(first: Observed, second: Observed, *, may_take_less: bool = False) -> list[str]:
+    """In words; none if a replay of the second would do what the step did both times.
+
+    Where somebody holds a tensor outside, another program is launched, which does not take its memory. That
+    is not the one to replay, unless the second `may_take_less`.
+    """
     if found := list(_of_reads(first.reads, second.reads)):
         return found
     if len(first.launches) != len(second.launches):
@@ -19,11 +21,11 @@ def differences(
     pairs = list(zip(first.launches, second.launches, strict=True))
     if found := [difference for pair in pairs for difference in _of(*pair)]:
         return found
-    if not may_be_compiled_anew and any(a.program is not b.program for a, b in pairs):
-        return ["its program was compiled anew"]
-    if first.writes != second.writes:
+    if not may_take_less and any(set(a.program.donated) - set(b.program.donated) for a, b in pairs):
+        return ["it took the memory of fewer tensors than the time before: somebody holds them"]
+    if _sets(first.writes) != _sets(second.writes):
         return ["it wrote its results to other tensors than the time before"]
-    if first.watches.keys() != second.watches.keys():
+    if first.checks.keys() != second.checks.keys():
         return ["it checked other indices than the time before"]
     if first.gradients != second.gradients:
         return ["it made other gradients than the time before"]
@@ -34,6 +36,10 @@ def differences(
             "only once; return them instead"
         ]
     return []
+
+
+def _sets(writes: dict[Result, list[Source]]) -> dict[Result, set[Source]]:
+    return {result: set(targets) for result, targets in writes.items()}
 
 
 def _alike_in_place(first: Observed, second: Observed) -> bool:
@@ -57,14 +63,13 @@ def _of(first: Launch, second: Launch) -> Iterator[str]:
             if x != y and not (x != x and y != y):
                 yield (
                     f"a Python number changes from call to call: {x!r}, then {y!r}, an argument of "
-                    f"`{_taker_of(second.program.recorded, kind, i)}`. Make it a tensor; if it comes from an "
-                    "optimizer's step count, make that `capturable=True`"
+                    f"`{_taker_of(second.program.recorded, kind, i)}`. Make it a tensor"
                 )
                 return
     for i, (x, y) in enumerate(zip(first.sources, second.sources, strict=True)):
         if isinstance(x, Constant) and isinstance(y, Constant) and x != y:
             yield (
-                f"it makes a tensor from the host whose content changes from call to call ({x.face}): "
+                f"it makes a tensor from the host whose content changes from call to call ({x.spec}): "
                 "pass it as an argument, on pjrt"
             )
             return
@@ -105,5 +110,5 @@ def _taker_of(graph: Graph, kind: str, index: int) -> str:
     return "an operator that nothing reads"
 
 
-def _look(launch: Launch, place: int) -> str:
-    return str(launch.program.recorded.inputs[place])
+def _look(launch: Launch, position: int) -> str:
+    return str(launch.program.recorded.inputs[position])

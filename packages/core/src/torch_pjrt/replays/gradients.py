@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
+from copy import copy
 from operator import attrgetter, is_
 from typing import Any
 
 import torch
 
-from torch_pjrt.tensor.buffer import Buffer, buffer_of, is_pjrt
+from torch_pjrt.tensor.storage.buffer import Buffer, buffer_of, is_pjrt
 
 _gradient_of = attrgetter("grad")
 
@@ -55,15 +56,16 @@ class Gradients:
             map(is_, map(_gradient_of, self.tensors), [gradient() for gradient in self._expected])
         )
 
-    def moved(self) -> bool:
-        """Whether others are there, in places where any will do: these are expected from now on."""
+    def moved(self) -> Gradients | None:
+        """If others are there in places where any will do: the same, with those expected."""
         gradients = list(map(_gradient_of, self.tensors))
         any_will_do = set(map(id, self._replaced))
         for tensor, now, gradient in zip(self.tensors, gradients, self._expected, strict=True):
             if now is not gradient() and (now is None or id(tensor) not in any_will_do):
-                return False
-        self._expect(gradients)
-        return True
+                return None
+        moved = copy(self)
+        moved._expect(gradients)
+        return moved
 
 
 def _buffer_of_gradient(x: torch.Tensor) -> weakref.ref[Buffer] | None:

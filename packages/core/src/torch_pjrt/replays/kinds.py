@@ -78,14 +78,14 @@ class Leaf:
 def leaf_of_tensor(x: torch.Tensor) -> Leaf:
     """Which tensor it is, what it looks like and whose memory it has; not what is in it."""
     size = (tuple(x.shape), x.dtype, x.device, x.requires_grad, x.is_leaf)
-    place = (x.stride(), x.storage_offset()) if x.layout is torch.strided else ()
+    position = (x.stride(), x.storage_offset()) if x.layout is torch.strided else ()
     memory = id(x.untyped_storage()) if x.layout is torch.strided else 0
     needs = ", needs gradients" if x.requires_grad else ""
     size_in_words = f"{str(x.dtype).removeprefix('torch.')}{list(x.shape)}"
     words = f"the tensor {id(x):#x} ({size_in_words} on {x.device}{needs})"
     if memory and x.device.type == "pjrt":
         words = f"{words[:-1]}, memory {memory:#x})"
-    return Leaf(x, (size, place, memory), words)
+    return Leaf(x, (size, position, memory), words)
 
 
 def leaf_of_array(x: Any) -> Leaf:

@@ -7,24 +7,31 @@ state, arguments. The call itself runs as always.
 from __future__ import annotations
 
 import gc
+import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import compress, repeat
+from operator import is_
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils import _pytree as pytree
 
 from torch_pjrt.device import guard
-from torch_pjrt.graph.face import Face
+from torch_pjrt.errors import TorchPjrtError
 from torch_pjrt.graph.tape import Tape, Uploaded, Value
-from torch_pjrt.observe.counters import counters
+from torch_pjrt.graph.tensor_spec import TensorSpec
+from torch_pjrt.interrupts.quiet import quiet
+from torch_pjrt.interrupts.signals import handled
+from torch_pjrt.observe.counters import of_thread
+from torch_pjrt.replays.array_slots import rebinding, rebindings
 from torch_pjrt.replays.gradients import Gradients
 from torch_pjrt.replays.traffic import Content, Traffic, host_random_numbers
+from torch_pjrt.run import deferred_checks
 from torch_pjrt.run import sync as syncing
-from torch_pjrt.run import watch as watching
-from torch_pjrt.tensor.buffer import Buffer, buffer_of, is_pjrt, look_of
+from torch_pjrt.tensor.storage.buffer import Buffer, buffer_of, is_pjrt, spec_and_offset
 
 if TYPE_CHECKING:
     from torch_pjrt.compile.programs import Program
@@ -32,9 +39,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """The buffer of the tensor at this place among the call's tensors."""
+    """The buffer of the tensor at this position among the call's tensors."""
 
-    place: int
+    position: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,17 +53,22 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What an earlier launch of the same call gave."""
+    """What an earlier launch of the same call gave.
+
+    number     of the value on the tape.
+    position   among what the program gave. Programs that take other inputs' memory give in another order.
+    """
 
     launch: int
-    place: int
+    number: int
+    position: int = field(compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Constant:
     """A tensor that the call made from the host."""
 
-    face: Face
+    spec: TensorSpec
     content: Content
 
 
@@ -64,7 +76,7 @@ class Constant:
 class New:
     """A value that came into being during the call, from anywhere else."""
 
-    face: Face
+    spec: TensorSpec
 
 
 Source = Argument | Kept | Result | Constant | New
@@ -117,14 +129,14 @@ class Outside:
 class Gradient:
     """A gradient that the call made: of an argument, or of a tensor that lives outside.
 
-    base, look   the face of its memory, and what it looks like itself, with its offset.
+    base, look   the spec of its memory, and what it looks like itself, with its offset.
     replaces     it took the place of another, which the call did not look at.
     """
 
     target: Argument | Outside
     result: Result
-    base: Face
-    look: tuple[Face, int]
+    base: TensorSpec
+    look: tuple[TensorSpec, int]
     replaces: bool
 
 
@@ -137,8 +149,10 @@ class Observed:
     gradients  those that the call made.
     fresh      the results that new buffers hold which are not returned: gradients that took the place of
                others, for example.
-    watches    the results that are watched for errors, and the errors.
+    checks     the results of deferred checks, and the errors.
     objections why the call cannot be replayed, in words.
+    is_disturbed   meanwhile a handler of a signal has recorded, or another thread has run what was recorded:
+               what was seen is not what the step does alone.
     """
 
     launches: list[Launch] = field(default_factory=list)
@@ -146,8 +160,9 @@ class Observed:
     writes: dict[Result, list[Source]] = field(default_factory=dict)
     gradients: list[Gradient] = field(default_factory=list)
     fresh: dict[Result, list[weakref.ref[Buffer]]] = field(default_factory=dict)
-    watches: dict[Result, list[watching.Refusal]] = field(default_factory=dict)
+    checks: dict[Result, list[deferred_checks.Refusal]] = field(default_factory=dict)
     objections: list[str] = field(default_factory=list)
+    is_disturbed: bool = False
 
 
 def observed(
@@ -155,8 +170,8 @@ def observed(
 ) -> tuple[Any, Observed, Callable[[torch.Tensor], Result | None]]:
     """Call it: what it returned, what was seen, and which result of a launch a returned tensor holds."""
     syncing.sync("a captured step begins")
-    seen, traffic = Observed(), Traffic()
-    places, before = _prepared(tensors)
+    seen, traffic, thread = Observed(), Traffic(), threading.get_ident()
+    n_handlers, rebound = handled.n_recorded, _rebindings_of_others()
     made: dict[int, tuple[weakref.ref[Value], Result]] = {}
 
     def result_of(value: Value | None) -> Result | None:
@@ -168,25 +183,24 @@ def observed(
             return result
         for reference in before.get(id(value), ()):
             buffer = reference()
-            if buffer is not None and known[id(buffer)][1]() is value:
-                place = places.get(id(buffer))
-                return Argument(place) if place is not None else Kept(reference)
+            if buffer is not None and id(buffer) in known and known[id(buffer)][1]() is value:
+                position = positions.get(id(buffer))
+                return Argument(position) if position is not None else Kept(reference)
         content = traffic.uploaded(value)
-        return New(value.face) if content is None else Constant(value.face, content)
+        return New(value.spec) if content is None else Constant(value.spec, content)
 
     def note_read(value: Value, content: Content) -> None:
         source = source_of(value)
         if not isinstance(source, Constant):
             seen.reads.append(Read(len(seen.launches), source, content))
 
-    # Buffers change what they hold during the call; what they held before is asked for.
-    known = {
-        id(b): (r, weakref.ref(b.value)) for refs in before.values() for r in refs if (b := r())
-    }
-
     def note(tape: Tape, program: Program) -> None:
+        if tape.thread != thread:
+            return
+        if threading.get_ident() != thread:  # it wants a value that is pending here
+            seen.is_disturbed = True
         number = len(seen.launches)
-        results = [weakref.ref(tape.values[n]) for n in program.outputs]
+        results = [(n, weakref.ref(tape.values[n])) for n in program.outputs]
         launch = Launch(
             program,
             [source_of(value) for value in tape.inputs],
@@ -197,54 +211,65 @@ def observed(
             tape.n_draws,
         )
         seen.launches.append(launch)
-        for place, reference in enumerate(results):
+        for position, (n, reference) in enumerate(results):
             value = reference()
             if value is not None:
-                made[id(value)] = (reference, Result(number, place))
-        for watch in watching.pending():  # soon somebody looks at them, and they are gone
-            if (result := result_of(watch.value)) is not None:
-                seen.watches[result] = list(watch.refusals)
+                made[id(value)] = (reference, Result(number, n, position))
+        for checks in deferred_checks.pending():  # soon somebody looks at them, and they are gone
+            if (result := result_of(checks.value)) is not None:
+                seen.checks[result] = list(checks.refusals)
 
-    counted = (counters.replays, sum(counters.fallbacks.values()))
+    counted = (of_thread.replays, of_thread.fallbacks)
     drawn = host_random_numbers()
     n_backward = guard.runs()
-    with _noting(note), traffic.noted(note_read):
-        returned = call()
-        syncing.sync("a captured step ends")
-    _object_to_traffic(seen, counted)
-    if host_random_numbers() != drawn and _depends_on_host(seen):
-        seen.objections.append("it draws random numbers on the host: a replay would not")
-    moved = [
-        r for r, old in known.values() if (b := r()) is not None and _is_moved(b, old(), result_of)
-    ]
-    if moved:
-        seen.objections.append(
-            f"it copies into {len(moved)} tensors what is in others, or comes from the host, as it is"
-        )
+    with traffic.noted(note_read):
+        with quiet():
+            positions, before = _prepared(tensors)
+            known = _held(before)
+        with _noting(note):
+            returned = call()
+            syncing.sync("a captured step ends")
+    with quiet():
+        on_main = thread == threading.main_thread().ident
+        is_rebound = _rebindings_of_others() != rebound or any(n % 2 for n in rebound.values())
+        if is_rebound or (on_main and handled.n_recorded != n_handlers):
+            seen.is_disturbed = True
+        _object_to_traffic(seen, counted)
+        if host_random_numbers() != drawn and _depends_on_host(seen):
+            seen.objections.append("it draws random numbers on the host: a replay would not")
+        moved = [
+            reference
+            for reference, old in known.values()
+            if (b := reference()) is not None and _is_moved(b, old(), result_of, traffic)
+        ]
+        if moved:
+            seen.objections.append(
+                f"it copies into {len(moved)} tensors what is in others, or comes from the host, as it is"
+            )
 
-    own = {id(buffer_of(t)) for t in _tensors(returned) if is_pjrt(t)}
-    touched = {s.buffer for x in seen.launches for s in x.sources if isinstance(s, Kept)}
-    for references in _buffers().values():
-        for reference in references:
-            buffer = reference()
-            result = result_of(buffer.value) if buffer is not None else None
-            if buffer is None or result is None:
-                continue
-            if id(buffer) in known and known[id(buffer)][0]() is buffer:  # ids are used again
-                place = places.get(id(buffer))
-                target = Argument(place) if place is not None else Kept(reference)
-                seen.writes.setdefault(result, []).append(target)
-            elif id(buffer) not in own:
-                seen.fresh.setdefault(result, []).append(reference)
-    touched |= {t.buffer for x in seen.writes.values() for t in x if isinstance(t, Kept)}
-    _note_gradients(seen, gradients, tensors, touched, result_of)
-    if guard.runs() == n_backward and any(
-        t.requires_grad and t.grad_fn for t in _tensors(returned)
-    ):
-        seen.objections.append(
-            "it returns a tensor that needs gradients, and its backward does not run inside: "
-            "call backward() in the step, or return a tensor that is detached"
-        )
+        own = {id(buffer_of(t)) for t in _tensors(returned) if is_pjrt(t)}
+        touched = {s.buffer for x in seen.launches for s in x.sources if isinstance(s, Kept)}
+        for references in _buffers().values():
+            for reference in references:
+                buffer = reference()
+                result = result_of(buffer.value) if buffer is not None else None
+                if buffer is None or result is None:
+                    continue
+                if id(buffer) in known and known[id(buffer)][0]() is buffer:  # ids are used again
+                    position = positions.get(id(buffer))
+                    target = Argument(position) if position is not None else Kept(reference)
+                    seen.writes.setdefault(result, []).append(target)
+                elif id(buffer) not in own:
+                    seen.fresh.setdefault(result, []).append(reference)
+        touched |= {t.buffer for x in seen.writes.values() for t in x if isinstance(t, Kept)}
+        _note_gradients(seen, gradients, tensors, touched, result_of)
+        if guard.runs() == n_backward and any(
+            t.requires_grad and t.grad_fn for t in _tensors(returned)
+        ):
+            seen.objections.append(
+                "it returns a tensor that needs gradients, and its backward does not run inside: "
+                "call backward() in the step, or return a tensor that is detached"
+            )
     return returned, seen, lambda tensor: result_of(buffer_of(tensor).value)
 
 
@@ -256,7 +281,7 @@ def _note_gradients(
     result_of: Callable[[Value | None], Result | None],
 ) -> None:
     """Note the gradients that the call made; `touched` are the buffers outside that it read or wrote to."""
-    places = {id(t): i for i, t in enumerate(tensors)}
+    positions = {id(t): i for i, t in enumerate(tensors)}
     before = dict(zip(map(id, gradients.tensors), gradients.before, strict=True))
     given = [t for t in tensors if t.is_leaf and t.requires_grad]
     replaced, own = [], set()
@@ -271,14 +296,14 @@ def _note_gradients(
         if had is not None and had() is buffer:
             continue
         result = result_of(buffer.value)
-        look = look_of(gradient)
-        if result is None or id(buffer) in own or look[0].dtype != buffer.face.dtype:
+        look = spec_and_offset(gradient)
+        if result is None or id(buffer) in own or look[0].dtype != buffer.spec.dtype:
             seen.objections.append("it makes a gradient that shares memory with another tensor")
             continue
         own.add(id(buffer))
-        place = places.get(id(tensor))
-        target = Argument(place) if place is not None else Outside(tensor)
-        seen.gradients.append(Gradient(target, result, buffer.face, look, had is not None))
+        position = positions.get(id(tensor))
+        target = Argument(position) if position is not None else Outside(tensor)
+        seen.gradients.append(Gradient(target, result, buffer.spec, look, had is not None))
         if had is not None:
             replaced.append(tensor)
         else:
@@ -304,7 +329,7 @@ def at_their_gradients(seen: Observed) -> Observed | None:
             if tensor is None or tensor.grad is None or tensor.grad.layout is not torch.strided:
                 return None
             buffer = buffer_of(tensor.grad)
-            if look_of(tensor.grad) != gradient.look or buffer.face is not gradient.base:
+            if spec_and_offset(tensor.grad) != gradient.look or buffer.spec is not gradient.base:
                 return None
             fresh[gradient.result] = [weakref.ref(buffer)]
     return replace(seen, fresh=fresh)
@@ -313,48 +338,89 @@ def at_their_gradients(seen: Observed) -> Observed | None:
 def _prepared(
     tensors: Sequence[torch.Tensor],
 ) -> tuple[dict[int, int], dict[int, list[weakref.ref[Buffer]]]]:
-    """By the ids of their buffers, the places of the arguments; and all buffers by their values' ids.
+    """By the ids of their buffers, the positions of the arguments; and all buffers by their values' ids.
 
     Each buffer gets a value of its own. Values that came from the host know their range, and indices are
     checked by it at the call: here the device has to check them, since a replay makes no calls.
     """
-    places: dict[int, int] = {}
-    for place, tensor in enumerate(tensors):
+    positions: dict[int, int] = {}
+    for position, tensor in enumerate(tensors):
         buffer = buffer_of(tensor)
-        places.setdefault(id(buffer), place)
+        positions.setdefault(id(buffer), position)
         if isinstance(buffer.value, Uploaded):
-            buffer.value = _alone(buffer.value)
+            _hold_alone(buffer)
     before = _buffers()
     for references in list(before.values()):
         for reference in references[1:]:
             buffer = reference()
-            if buffer is not None and buffer.value is not None:
-                buffer.value = _alone(buffer.value)
-                before[id(buffer.value)] = [reference]
+            if buffer is not None and (alone := _hold_alone(buffer)) is not None:
+                before[id(alone)] = [reference]
         del references[1:]
-    return places, before
+    return positions, before
 
 
-def _alone(value: Value) -> Value:
-    assert value.array is not None
-    return Value.of_array(value.face, value.array)
+def _held(
+    before: dict[int, list[weakref.ref[Buffer]]],
+) -> dict[int, tuple[weakref.ref[Buffer], weakref.ref[Value]]]:
+    """By the ids of buffers, which they are and what they hold: they change that during the call.
+
+    A function of its own: names of a comprehension would hold the last value, which would not be donated.
+    """
+    found = {}
+    for reference in [r for references in before.values() for r in references]:
+        buffer = reference()
+        value = buffer.value if buffer is not None else None
+        if value is not None:
+            found[id(buffer)] = (reference, weakref.ref(value))
+    return found
+
+
+def _rebindings_of_others() -> dict[int, int]:
+    own = threading.get_ident()
+    return {thread: n for thread, n in [*rebindings.items()] if thread != own}
+
+
+def _hold_alone(buffer: Buffer) -> Value | None:
+    """Have the buffer hold what it holds by a value of its own; that value."""
+    while (value := buffer.value) is not None:
+        if value.array is None:  # it is pending on another thread's tape
+            try:
+                syncing.materialize(value)
+            except TorchPjrtError:  # the other thread will be told
+                return None
+        alone = Value.of_array(value.spec, value.array)  # type: ignore[arg-type]
+        with rebinding():
+            if (
+                buffer.value is value
+            ):  # from here on nothing is called: no other thread writes to it
+                buffer.value = alone
+                return alone
+    return None
 
 
 def _buffers() -> dict[int, list[weakref.ref[Buffer]]]:
     """All live buffers that hold a value, by the id of that."""
     found: dict[int, list[weakref.ref[Buffer]]] = {}
-    for x in gc.get_objects():
-        if type(x) is Buffer and x.value is not None:
-            found.setdefault(id(x.value), []).append(weakref.ref(x))
+    every = gc.get_objects()
+    for x in [*compress(every, map(is_, map(type, every), repeat(Buffer)))]:
+        if (value := x.value) is not None:
+            found.setdefault(id(value), []).append(weakref.ref(x))
     return found
 
 
 def _is_moved(
-    buffer: Buffer, old: Value | None, result_of: Callable[[Value | None], Result | None]
+    buffer: Buffer,
+    old: Value | None,
+    result_of: Callable[[Value | None], Result | None],
+    traffic: Traffic,
 ) -> bool:
-    """Whether a buffer holds another value than before, which no launch made."""
+    """Whether a buffer holds another value than before, which no launch made, nor another thread."""
     value = buffer.value
-    return value is not None and value is not old and result_of(value) is None
+    if value is None or value is old or result_of(value) is not None:
+        return False
+    if value.tape is not None:
+        return value.tape.thread == threading.get_ident()
+    return not value.is_slot and not traffic.is_of_others(value)
 
 
 def _depends_on_host(seen: Observed) -> bool:
@@ -364,9 +430,9 @@ def _depends_on_host(seen: Observed) -> bool:
 
 
 def _object_to_traffic(seen: Observed, before: tuple[int, int]) -> None:
-    if counters.replays != before[0]:
+    if of_thread.replays != before[0]:
         seen.objections.append("it calls another captured step")
-    fallbacks = sum(counters.fallbacks.values()) - before[1]
+    fallbacks = of_thread.fallbacks - before[1]
     if fallbacks:
         seen.objections.append(
             f"it runs {fallbacks} operators on the CPU (see torch_pjrt.report())"
@@ -375,7 +441,7 @@ def _object_to_traffic(seen: Observed, before: tuple[int, int]) -> None:
     new += [read.source for read in seen.reads if isinstance(read.source, New)]
     if new and not fallbacks:
         seen.objections.append(
-            f"it takes {len(new)} arrays from elsewhere ({', '.join(str(s.face) for s in new[:3])}"
+            f"it takes {len(new)} arrays from elsewhere ({', '.join(str(s.spec) for s in new[:3])}"
             f"{', ...' if len(new) > 3 else ''}): pass them as arguments, on pjrt"
         )
     if not seen.launches:
@@ -386,8 +452,8 @@ def _object_to_traffic(seen: Observed, before: tuple[int, int]) -> None:
 
 @contextmanager
 def _noting(note: Callable[[Tape, Any], None]) -> Iterator[None]:
-    syncing.listeners.append(note)
     try:
+        syncing.listeners.append(note)
         yield
     finally:
         syncing.listeners.remove(note)

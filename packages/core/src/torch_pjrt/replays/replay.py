@@ -11,12 +11,16 @@ import jax
 import numpy as np
 import torch
 
+from torch_pjrt.client.client import client
+from torch_pjrt.client.placing import as_compiled_for
+from torch_pjrt.client.stack_elements import copy_of, spread
 from torch_pjrt.compile.build import seeding_words
-from torch_pjrt.device.generator import generator
-from torch_pjrt.graph.face import contiguous_face
+from torch_pjrt.graph.generator import generator
 from torch_pjrt.graph.tape import Value
-from torch_pjrt.observe.counters import counters
-from torch_pjrt.replays.bound import Binding, Stale, Target, array_of, buffer_at
+from torch_pjrt.graph.tensor_spec import contiguous_spec
+from torch_pjrt.interrupts.quiet import quiet
+from torch_pjrt.observe.counters import counters, of_thread
+from torch_pjrt.replays.array_slots import Binding, Stale, Target, array_of, buffer_at
 from torch_pjrt.replays.observation import (
     Argument,
     Constant,
@@ -31,18 +35,13 @@ from torch_pjrt.replays.observation import (
 from torch_pjrt.replays.returned import tensor_on
 from torch_pjrt.replays.traffic import Content
 from torch_pjrt.run import sync
-from torch_pjrt.run.client import client
-from torch_pjrt.run.quiet import quiet
-from torch_pjrt.run.rows import spread
-from torch_pjrt.run.watch import watched
-from torch_pjrt.tensor.buffer import Buffer, buffer_of
-
-_WATCHED = contiguous_face((2,), torch.int64)
+from torch_pjrt.run.deferred_checks import deferred_checks
+from torch_pjrt.tensor.storage.buffer import Buffer, buffer_of
 
 
 @dataclass(frozen=True, slots=True)
 class _Inputs:
-    """The inputs of a launch, by their places among the arrays of a replay.
+    """The inputs of a launch, by their positions among the arrays of a replay.
 
     These are, in this order: those of the binding, of the tensors outside that are only read, of the
     arguments, and the results of each launch.
@@ -50,17 +49,17 @@ class _Inputs:
     copied  which of the inputs the launch takes although they may be needed afterwards.
     """
 
-    places: list[int]
+    positions: list[int]
     copied: list[int]
 
     def of(
         self, arrays: Sequence[Any], holders: Sequence[Value | None]
     ) -> tuple[list[Any], list[Value | None]]:
         """The inputs, and the values that hold them."""
-        inputs = [arrays[i] for i in self.places]
-        held = [holders[i] for i in self.places]
+        inputs = [arrays[i] for i in self.positions]
+        held = [holders[i] for i in self.positions]
         for i in self.copied:
-            inputs[i], held[i] = inputs[i].copy(), None
+            inputs[i], held[i] = copy_of(inputs[i]), None
         return inputs, held
 
 
@@ -100,20 +99,20 @@ class Replay:
         sources += [r.source for r in seen.reads]
         read = {s.buffer for s in sources if isinstance(s, Kept)}
         self._targets = [
-            Target(r, b.face, is_read=r in read, is_taken=Kept(r) in taken)
+            Target(r, b.spec, is_read=r in read, is_taken=Kept(r) in taken)
             for r in self._writes
             if (b := r()) is not None
         ]
         self._only_read = [
-            (r, b.face) for r in read if r not in self._writes and (b := r()) is not None
+            (r, b.spec) for r in read if r not in self._writes and (b := r()) is not None
         ]
-        self._taken_arguments = {s.place for s in taken if isinstance(s, Argument)}
+        self._taken_arguments = {s.position for s in taken if isinstance(s, Argument)}
         self._constants = list(dict.fromkeys(s for s in sources if isinstance(s, Constant)))
         self._constant_arrays = [client().put(s.content.array()) for s in self._constants]
         self._reads = [r for r in seen.reads if not isinstance(r.source, New)]
         # Until the last read nothing may be lost: the step itself may have to run.
         self._n_undone = max((read.n_launches for read in self._reads), default=0)
-        self._places: dict[Any, int] = {}
+        self._positions: dict[Any, int] = {}
         self._binding: Binding | None = None
         self._inputs: list[_Inputs] = []
         self._written: list[int] = []
@@ -147,6 +146,24 @@ class Replay:
             del only_read, given
             return self._done(call)
 
+    def let_go(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Before the step itself runs on these arguments: let it take the memory that a replay would take.
+
+        What somebody else holds of that is copied, so that the step launches the programs of the recording.
+        Raises `Stale` as `run` does.
+        """
+        sync.sync("a captured step begins")
+        with sync.one_at_a_time():
+            for known in self._only_read:
+                buffer_at(*known)
+            if self._binding is None or not self._binding.stands():
+                self._bind(len(tensors))
+            self.release()
+            for position in self._taken_arguments:
+                buffer = buffer_of(tensors[position])
+                array = self._given(position, buffer)
+                buffer.value = Value.of_array(buffer.value.spec, array)  # type: ignore[union-attr]
+
     def _done(self, call: _Call) -> list[Sequence[jax.Array]]:
         """Do all of a call, or none of it: once a launch has taken memory, the rest is done first."""
         start = generator.position()
@@ -172,6 +189,7 @@ class Replay:
             box = call.boxes[number]
             if not box:
                 inputs, held = self._inputs[number].of(arrays, holders)
+                inputs = as_compiled_for(inputs, launch.program.shardings)
                 launch.program.launch(inputs, self._arguments(number, launch), box, values=held)
                 del inputs
             results.append(spread(launch.program.boundary, box[0]))
@@ -181,6 +199,7 @@ class Replay:
         self._binding.arrays[:] = [arrays[i] for i in self._written]
         self._write(results, call.arguments, call.tensors)
         counters.replays += 1
+        of_thread.replays += 1
         return results
 
     def _write_what_is_there(self, call: _Call) -> None:
@@ -191,25 +210,25 @@ class Replay:
             if not box:
                 break
             arrays += spread(launch.program.boundary, box[0])
-        for i, place in enumerate(self._written):
-            if place < len(arrays):
-                self._binding.arrays[i] = arrays[place]
+        for i, position in enumerate(self._written):
+            if position < len(arrays):
+                self._binding.arrays[i] = arrays[position]
 
     def _read(self, n_launches: int, arrays: Sequence[Any]) -> None:
         """What the step read after so many launches has to be the same."""
         for read in self._reads:
             if read.n_launches == n_launches:
-                now = Content.of(np.asarray(arrays[self._places[read.source]]))
+                now = Content.of(np.asarray(arrays[self._positions[read.source]]))
                 counters.downloads += 1
                 if now != read.content:
                     raise Stale(f"a value that the step reads was {read.content}, is {now}")
 
-    def _given(self, place: int, buffer: Buffer) -> Any:
+    def _given(self, position: int, buffer: Buffer) -> Any:
         """What an argument holds; a copy if a launch takes it and somebody else holds it."""
         if buffer.value is None or buffer.value.array is None:
             raise Stale("an argument is empty")
         is_alone, array = array_of(buffer)
-        return array if is_alone or place not in self._taken_arguments else array.copy()
+        return array if is_alone or position not in self._taken_arguments else copy_of(array)
 
     def _bind(self, n_arguments: int) -> None:
         """Bind the targets, and find out where each launch's inputs and the targets' results are."""
@@ -219,20 +238,20 @@ class Replay:
     def _bind_anew(self, n_arguments: int) -> None:
         self.release()
         self._binding = binding = Binding(self._targets)
-        places = self._places = {}
+        positions = self._positions = {}
         for known in [t.buffer for t in binding.targets] + [r for r, _ in self._only_read]:
-            places[Kept(known)] = len(places)
+            positions[Kept(known)] = len(positions)
         for i in range(n_arguments):
-            places[Argument(i)] = len(places)
+            positions[Argument(i)] = len(positions)
         for constant in self._constants:
-            places[constant] = len(places)
+            positions[constant] = len(positions)
         for number, launch in enumerate(self.seen.launches):
-            for i in range(len(launch.program.outputs)):
-                places[Result(number, i)] = len(places)
+            for i, value in enumerate(launch.program.outputs):
+                positions[Result(number, value, i)] = len(positions)
         n_bound = len(binding.targets)
         self._inputs = []
         for number, launch in enumerate(self.seen.launches):
-            at = [places[source] for source in launch.sources]
+            at = [positions[source] for source in launch.sources]
             copied = [
                 i
                 for i in _taken_inputs(launch)
@@ -240,7 +259,7 @@ class Replay:
                 or (at[i] >= n_bound and not isinstance(launch.sources[i], Argument))
             ]
             self._inputs.append(_Inputs(at, copied))
-        self._written = [places[self._writes[t.buffer]] for t in binding.targets]
+        self._written = [positions[self._writes[t.buffer]] for t in binding.targets]
 
     def release(self) -> None:
         """Let go of the tensors outside: somebody else runs programs on them now."""
@@ -254,18 +273,19 @@ class Replay:
         arguments: Sequence[Buffer],
         tensors: Sequence[torch.Tensor],
     ) -> None:
-        """Put results into arguments, as the recorded call did, and have a look at what is watched."""
+        """Put results into arguments, as the recorded call did, and look at what was checked."""
         for result, targets in self.seen.writes.items():
             for target in targets:
                 if isinstance(target, Argument):
-                    buffer = arguments[target.place]
-                    array = results[result.launch][result.place]
-                    buffer.value = Value.of_array(buffer.value.face, array)  # type: ignore[union-attr]
+                    buffer = arguments[target.position]
+                    array = results[result.launch][result.position]
+                    buffer.value = Value.of_array(buffer.value.spec, array)  # type: ignore[union-attr]
         for gradient in self._made:
             _put_gradient(gradient, results, tensors)
-        for result, refusals in self.seen.watches.items():
-            found = Value.of_array(_WATCHED, results[result.launch][result.place])
-            watched(found).refusals.extend(refusals)
+        for result, refusals in self.seen.checks.items():
+            array = results[result.launch][result.position]
+            found = Value.of_array(contiguous_spec(array.shape, torch.int64), array)
+            deferred_checks(found).refusals.extend(refusals)
 
     def _arguments(self, number: int, launch: Launch) -> list[np.ndarray]:
         """The numbers of the program's call: a new seed and offset, and the rest as it was recorded."""
@@ -283,9 +303,9 @@ def _put_gradient(
     made: Gradient, results: Sequence[Sequence[jax.Array]], tensors: Sequence[torch.Tensor]
 ) -> None:
     target = made.target
-    tensor = tensors[target.place] if isinstance(target, Argument) else target.tensor()
+    tensor = tensors[target.position] if isinstance(target, Argument) else target.tensor()
     if tensor is not None:
-        array = results[made.result.launch][made.result.place]
+        array = results[made.result.launch][made.result.position]
         tensor.grad = tensor_on(array, made.base, *made.look)
 
 

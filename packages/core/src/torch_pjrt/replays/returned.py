@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils import _pytree as pytree
 
-from torch_pjrt.graph.face import Face
 from torch_pjrt.graph.tape import Value
+from torch_pjrt.graph.tensor_spec import TensorSpec
 from torch_pjrt.replays.observation import Observed, Result
-from torch_pjrt.tensor.buffer import buffer_of, is_pjrt, look_of, wrap_sized
+from torch_pjrt.tensor.storage.buffer import buffer_of, is_pjrt, spec_and_offset, wrap_sized
 
 if TYPE_CHECKING:
     import jax
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """The tensor at this place among the call's own."""
+    """The tensor at this position among the call's own."""
 
-    place: int
+    position: int
 
 
 @dataclass(frozen=True, slots=True)
 class _Fresh:
-    """A new tensor: a result that lies in its storage as `base`, seen as `face` from `offset` on."""
+    """A new tensor: a result that lies in its storage as `base`, seen as `spec` from `offset` on."""
 
     result: Result
-    base: Face
-    face: Face
+    base: TensorSpec
+    spec: TensorSpec
     offset: int
 
 
@@ -47,7 +47,7 @@ class Template:
     """The leaves of what was returned, and how they are put together."""
 
     leaves: tuple[_Given | _Fresh | _Same, ...]
-    spec: Any
+    treespec: Any
 
     def filled(
         self, results: Sequence[Sequence[jax.Array]], tensors: Sequence[torch.Tensor]
@@ -56,13 +56,13 @@ class Template:
         leaves = []
         for leaf in self.leaves:
             if isinstance(leaf, _Given):
-                leaves.append(tensors[leaf.place])
+                leaves.append(tensors[leaf.position])
             elif isinstance(leaf, _Fresh):
-                array = results[leaf.result.launch][leaf.result.place]
-                leaves.append(tensor_on(array, leaf.base, leaf.face, leaf.offset))
+                array = results[leaf.result.launch][leaf.result.position]
+                leaves.append(tensor_on(array, leaf.base, leaf.spec, leaf.offset))
             else:
                 leaves.append(leaf.x)
-        return pytree.tree_unflatten(leaves, self.spec)
+        return pytree.tree_unflatten(leaves, self.treespec)
 
 
 def template_of(
@@ -72,14 +72,14 @@ def template_of(
     tensors: Sequence[torch.Tensor],
 ) -> Template:
     """The template of what a call returned; what it cannot hold becomes an objection."""
-    leaves, spec = pytree.tree_flatten(returned)
-    places = {id(t): i for i, t in enumerate(tensors)}
-    return Template(tuple([_leaf(x, seen, result_of, places) for x in leaves]), spec)
+    leaves, treespec = pytree.tree_flatten(returned)
+    positions = {id(t): i for i, t in enumerate(tensors)}
+    return Template(tuple([_leaf(x, seen, result_of, positions) for x in leaves]), treespec)
 
 
 def differences_of_templates(first: Template, second: Template) -> list[str]:
     """In words, why a replay of the second would not return what the first call did."""
-    if first.spec != second.spec:
+    if first.treespec != second.treespec:
         return ["it returned another structure than the time before"]
     for a, b in zip(first.leaves, second.leaves, strict=True):
         if a.__class__ is not b.__class__:
@@ -97,19 +97,19 @@ def differences_of_templates(first: Template, second: Template) -> list[str]:
 
 def _is_one_memory(x: Any, y: Any) -> bool:
     both = isinstance(x, torch.Tensor) and isinstance(y, torch.Tensor)
-    return both and buffer_of(x) is buffer_of(y) and look_of(x) == look_of(y)
+    return both and buffer_of(x) is buffer_of(y) and spec_and_offset(x) == spec_and_offset(y)
 
 
 def _leaf(
     x: Any,
     seen: Observed,
     result_of: Callable[[torch.Tensor], Result | None],
-    places: dict[int, int],
+    positions: dict[int, int],
 ) -> _Given | _Fresh | _Same:
     if not isinstance(x, torch.Tensor):
         return _Same(x)
-    if id(x) in places:
-        return _Given(places[id(x)])
+    if id(x) in positions:
+        return _Given(positions[id(x)])
     if not is_pjrt(x):
         seen.objections.append(
             f"it returns a tensor on {x.device}: only its Python could make that"
@@ -119,15 +119,15 @@ def _leaf(
     if result is None or result in seen.writes:
         return _Same(x.detach())
     buffer = buffer_of(x)
-    face, offset = look_of(x)
-    if face.dtype != buffer.face.dtype or x.is_conj() or x.is_neg():
+    spec, offset = spec_and_offset(x)
+    if spec.dtype != buffer.spec.dtype or x.is_conj() or x.is_neg():
         seen.objections.append("it returns a view of another dtype: return a clone of it")
-    return _Fresh(result, buffer.face, face, offset)
+    return _Fresh(result, buffer.spec, spec, offset)
 
 
-def tensor_on(array: jax.Array, base: Face, face: Face, offset: int) -> torch.Tensor:
-    """A new tensor that looks like `face` from `offset` on, on an array that lies in memory as `base`."""
+def tensor_on(array: jax.Array, base: TensorSpec, spec: TensorSpec, offset: int) -> torch.Tensor:
+    """A new tensor that looks like `spec` from `offset` on, on an array that lies in memory as `base`."""
     tensor = wrap_sized(Value.of_array(base, array), base)
-    if face is base and not offset:
+    if spec is base and not offset:
         return tensor
-    return tensor.as_strided(face.shape, face.strides, offset)
+    return tensor.as_strided(spec.shape, spec.strides, offset)

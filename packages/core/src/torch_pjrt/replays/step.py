@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, ParamSpec, TypeVar
 
 import torch
 from torch.utils import _pytree as pytree
 
+from torch_pjrt.device.counting_optimizers import (
+    can_count_on_the_device,
+    counting_on_the_device,
+    hint_for,
+    move_counts,
+)
 from torch_pjrt.errors import CaptureError
-from torch_pjrt.graph.face import Face
+from torch_pjrt.graph.tensor_spec import TensorSpec
 from torch_pjrt.replays import comparison, outside
-from torch_pjrt.replays.bound import Stale
-from torch_pjrt.replays.gradients import Gradients
+from torch_pjrt.replays.array_slots import Stale
 from torch_pjrt.replays.kinds import PLAIN
 from torch_pjrt.replays.observation import Observed, at_their_gradients, observed
 from torch_pjrt.replays.replay import Replay
 from torch_pjrt.replays.returned import Template, differences_of_templates, template_of
-from torch_pjrt.tensor.buffer import buffer_of, is_pjrt, look_of
+from torch_pjrt.tensor.storage.buffer import buffer_of, is_pjrt, spec_and_offset
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -29,9 +35,9 @@ _MOST_ATTEMPTS = 4
 # At the 16th replay, the 64th, the 256th, ... the step runs in Python and is compared with its recording.
 _FIRST_CHECK = 16
 _CHANGE = "change the step, or call it without capture()"
-_CAPTURABLE = (
-    "the optimizer counts its steps on the host: make it with capturable=True, as for CUDA graphs, "
-    "or, where it has no such argument, call the step without capture()"
+_ON_THE_DEVICE = (
+    "the optimizer counts its steps on the host: from now on it counts on the device meanwhile, "
+    "as with capturable=True"
 )
 # So many of the changes that a step makes are named.
 _MOST_NAMED = 4
@@ -63,31 +69,42 @@ def capture(step: Callable[P, R]) -> Captured[P, R]:
     return Captured(step)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Recording:
+    """What is replayed. Its parts fit each other: an interrupt may come at any call, so they come as one.
+
+    outside    what the step saw of the world after the last call that ran in Python.
+    """
+
+    replay: Replay
+    template: Template
+    outside: outside.Snapshot
+
+
 @dataclass(slots=True)
 class _Progress:
     """How far the calls with one kind of arguments have come.
 
-    seen, template    of the last call that was observed.
-    outside    what the step saw of the world after the last call that was observed.
+    last       what was seen of the last call that was observed, and what it returned.
     why        why the last observations were in vain.
+    counts_on_device   optimizers that can are made to count on the device while the step runs.
     """
 
     calls: int = 0
     attempts: int = 0
-    seen: Observed | None = None
-    template: Template | None = None
-    outside: outside.Snapshot | None = None
-    replay: Replay | None = None
+    last: tuple[Observed, Template] | None = None
+    recording: _Recording | None = None
     replays: int = 0
     why: list[str] = field(default_factory=list)
+    counts_on_device: bool = False
 
     def start_anew(self) -> None:
         """Observe again."""
-        self.attempts = 0
-        if self.replay is not None:
-            self.replay.release()
-        self.seen = self.template = self.replay = self.outside = None
-        self.replays = 0
+        recording, self.recording = self.recording, None
+        self.last = None
+        self.attempts = self.replays = 0
+        if recording is not None:
+            recording.replay.release()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -117,21 +134,34 @@ class Captured(Generic[P, R]):
         self.replays = 0
         self.restarts: list[str] = []
         self._progress: dict[Any, _Progress] = {}
+        self._lock = threading.RLock()
+
+    def __reduce__(self) -> Any:
+        """A copy has the step's copy, and observes that anew."""
+        return Captured, (self.step,)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        leaves, spec = pytree.tree_flatten((args, kwargs))
+        """One call at a time: another thread's would change what is compared and replayed."""
+        with self._lock:
+            return self._called(*args, **kwargs)
+
+    def _called(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        leaves, treespec = pytree.tree_flatten((args, kwargs))
         tensors = [x for x in leaves if is_pjrt(x)]
         given = [x for x in leaves if not isinstance(x, (torch.Tensor, *PLAIN))]
-        key = (spec, tuple([_look(x) for x in leaves]), _shared(tensors))
+        key = (treespec, tuple([_look(x) for x in leaves]), _shared(tensors))
         progress = self._progress.setdefault(key, _Progress())
         call = _Call(args, kwargs, tensors, given)
-        if progress.replay is not None and self._still_fits(progress, given):
-            if _is_time_to_check(progress.replays):
-                return self._checked(progress, call)
+        recording = self._fitting(progress, given)
+        if recording is not None:
             try:
-                return self._replayed(progress, tensors)
+                if not _is_time_to_check(progress.replays):
+                    return self._replayed(progress, recording, tensors)
+                recording.replay.let_go(tensors)
             except Stale as stale:
                 self._start_anew(progress, str(stale))
+            else:
+                return self._checked(progress, recording, call)
         progress.calls += 1
         if progress.calls == 1:
             return self.step(*args, **kwargs)
@@ -140,73 +170,87 @@ class Captured(Generic[P, R]):
                 f"`{self._name()}` cannot be captured: a replay would not do what it does.",
                 saw="; ".join(progress.why),
                 expected="the same operators on the same tensors in each call, and no reads",
-                hint=_CAPTURABLE if any("['step']" in why for why in progress.why) else _CHANGE,
+                hint=hint_for(outside.Snapshot(self.step, given).optimizers) or _CHANGE,
             )
         return self._observed(progress, call)
 
-    def _still_fits(self, progress: _Progress, given: list[Any]) -> bool:
-        before = progress.outside
-        assert before is not None
+    def _fitting(self, progress: _Progress, given: list[Any]) -> _Recording | None:
+        """The recording, if a replay would do what the step would."""
+        recording = progress.recording
+        if recording is None:
+            return None
+        before = recording.outside
         if not before.holds(given):
             now = outside.Snapshot(self.step, given)
             if changed := outside.differences(before, now):
                 self._start_anew(progress, "; ".join(changed))
-                return False
+                return None
             now.gradients = before.gradients
-            progress.outside = now
-        return before.gradients.fit() or self._fits_other_gradients(progress, before.gradients)
+            recording = progress.recording = replace(recording, outside=now)
+        if before.gradients.fit():
+            return recording
+        return self._at_other_gradients(progress, recording)
 
-    def _fits_other_gradients(self, progress: _Progress, gradients: Gradients) -> bool:
-        """Whether a replay can write to gradients that are not those of the recording."""
-        assert progress.replay is not None
-        seen = at_their_gradients(progress.replay.seen) if gradients.moved() else None
-        if seen is None:
+    def _at_other_gradients(self, progress: _Progress, recording: _Recording) -> _Recording | None:
+        """The recording for gradients that are not its own; None if a replay cannot write to them."""
+        gradients = recording.outside.gradients.moved()
+        seen = at_their_gradients(recording.replay.seen) if gradients is not None else None
+        if seen is None or gradients is None:
             self._start_anew(progress, "gradients are there that were not, or are not that were")
-            return False
-        progress.replay.release()
-        progress.replay = Replay(seen)
-        return True
+            return None
+        recording.replay.release()
+        now = recording.outside.with_gradients(gradients)
+        moved = progress.recording = replace(recording, replay=Replay(seen), outside=now)
+        return moved
 
     def _start_anew(self, progress: _Progress, why: str) -> None:
         self.restarts.append(why)
         progress.start_anew()
 
-    def _replayed(self, progress: _Progress, tensors: list[torch.Tensor]) -> R:
-        assert progress.replay is not None
-        assert progress.template is not None
-        results = progress.replay.run(tensors)
+    def _replayed(
+        self, progress: _Progress, recording: _Recording, tensors: list[torch.Tensor]
+    ) -> R:
+        results = recording.replay.run(tensors)
         progress.replays += 1
         self.replays += 1
-        return progress.template.filled(results, tensors)
+        return recording.template.filled(results, tensors)
 
     def _observed(self, progress: _Progress, call: _Call) -> R:
         returned, seen, template, now = self._run_observed(progress, call)
-        progress.attempts += 1
-        progress.why = list(seen.objections)
-        if progress.seen is not None and progress.template is not None:
-            progress.why += comparison.differences(progress.seen, seen)
-            progress.why += differences_of_templates(progress.template, template)
-            if not progress.why and not progress.seen.objections:
-                progress.replay = Replay(seen)
-                progress.outside = now
-                progress.attempts = 0
-        progress.seen = seen
-        progress.template = template
+        if seen.is_disturbed:
+            # The call before it is compared with none, either: that was no attempt.
+            progress.attempts -= progress.last is not None
+            progress.last = None
+            return returned
+        why = list(seen.objections)
+        recording = None
+        if progress.last is not None:
+            before, returned_before = progress.last
+            is_last = progress.attempts + 1 == _MOST_ATTEMPTS
+            why += comparison.differences(before, seen, may_take_less=is_last)
+            why += differences_of_templates(returned_before, template)
+            if not why:
+                recording = _Recording(Replay(seen), template, now)
+        progress.why, progress.last, progress.recording = why, (seen, template), recording
+        progress.attempts = 0 if recording is not None else progress.attempts + 1
+        if why and not progress.counts_on_device and can_count_on_the_device(now.optimizers):
+            self._start_anew(progress, _ON_THE_DEVICE)
+            progress.counts_on_device = True
         return returned
 
-    def _checked(self, progress: _Progress, call: _Call) -> R:
+    def _checked(self, progress: _Progress, recording: _Recording, call: _Call) -> R:
         """Run the step and compare it with its recording."""
-        assert progress.replay is not None
-        assert progress.template is not None
-        progress.replay.release()
         returned, seen, template, now = self._run_observed(progress, call)
+        if seen.is_disturbed:
+            self._start_anew(progress, "a handler or another thread ran what the step recorded")
+            return returned
         why = [
             *seen.objections,
-            *comparison.differences(progress.replay.seen, seen, may_be_compiled_anew=True),
-            *differences_of_templates(progress.template, template),
+            *comparison.differences(recording.replay.seen, seen, may_take_less=True),
+            *differences_of_templates(recording.template, template),
         ]
-        replays, progress.replays = progress.replays, progress.replays + 1
         if why:
+            replays = progress.replays
             progress.start_anew()
             raise CaptureError(
                 f"`{self._name()}` does something else now than its recording, after {replays} replays.",
@@ -214,9 +258,8 @@ class Captured(Generic[P, R]):
                 expected="the same in each call; this one has run in Python, some before may not have fitted",
                 hint="pass to the step as an argument what changes",
             )
-        progress.replay = Replay(seen)
-        progress.template = template
-        progress.outside = now
+        progress.recording = _Recording(Replay(seen), template, now)
+        progress.replays += 1
         return returned
 
     def _run_observed(
@@ -227,10 +270,14 @@ class Captured(Generic[P, R]):
         A run that ends halfway leaves other gradients than a whole one: no other is compared with it.
         """
         before = outside.Snapshot(self.step, call.given)
+        optimizers = before.optimizers if progress.counts_on_device else []
+        if move_counts(optimizers):
+            before = outside.Snapshot(self.step, call.given)
         try:
-            returned, seen, result_of = observed(
-                lambda: call.of(self.step), call.tensors, before.gradients
-            )
+            with counting_on_the_device(optimizers):
+                returned, seen, result_of = observed(
+                    lambda: call.of(self.step), call.tensors, before.gradients
+                )
         except BaseException:  # an interrupt may be
             progress.start_anew()
             raise
@@ -267,8 +314,8 @@ def _look(x: Any) -> Any:
                 saw=f"a tensor on {x.device}",
                 hint='move it before the call: x.to("pjrt"), or torch_pjrt.DeviceLoader for a loader',
             )
-        look: tuple[Face, int] = look_of(x)
+        look: tuple[TensorSpec, int] = spec_and_offset(x)
         gradient = x.requires_grad and x.is_leaf and x.grad is not None
-        return (look, buffer_of(x).face, x.requires_grad, x.is_leaf, gradient)
+        return (look, buffer_of(x).spec, x.requires_grad, x.is_leaf, gradient)
     hash(x)  # a TypeError here says which type
     return (x.__class__, repr(x) if isinstance(x, (float, complex)) else x)  # zeros have signs

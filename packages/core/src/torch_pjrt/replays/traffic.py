@@ -18,7 +18,8 @@ import numpy as np
 import torch
 
 from torch_pjrt.graph.tape import Value
-from torch_pjrt.tensor import transfer
+from torch_pjrt.interrupts.signals import handled
+from torch_pjrt.tensor.storage import transfer
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,7 @@ class Traffic:
 
     def __init__(self) -> None:
         self._uploads: dict[int, tuple[weakref.ref[Value], Content]] = {}
+        self._of_others: dict[int, weakref.ref[Value]] = {}
         self._thread = threading.get_ident()
         self._note_read: Any = None
 
@@ -56,6 +58,11 @@ class Traffic:
         found = self._uploads.get(id(value))
         return found[1] if found is not None and found[0]() is value else None
 
+    def is_of_others(self, value: Value) -> bool:
+        """Whether another thread has uploaded it."""
+        found = self._of_others.get(id(value))
+        return found is not None and found() is value
+
     @contextmanager
     def noted(self, note_read: Any) -> Iterator[None]:
         """While the block runs, uploads are kept, and `note_read` is told of reads."""
@@ -63,18 +70,28 @@ class Traffic:
         def on_upload(value: Value, host: np.ndarray) -> None:
             if threading.get_ident() == self._thread:
                 self._uploads[id(value)] = (weakref.ref(value), Content.of(host))
+            else:
+                self._of_others[id(value)] = weakref.ref(value)
 
         def on_read(value: Value, host: np.ndarray) -> None:
-            if threading.get_ident() == self._thread:
+            if threading.get_ident() == self._thread and not in_a_handler():
                 note_read(value, Content.of(host))
 
-        transfer.on_upload.append(on_upload)
-        transfer.on_read.append(on_read)
+        # Nothing can come between the begin of a `try`, or of a `finally`, and the end of its first call.
         try:
-            yield
+            transfer.on_upload.append(on_upload)
+            try:
+                transfer.on_read.append(on_read)
+                yield
+            finally:
+                transfer.on_read.remove(on_read)
         finally:
             transfer.on_upload.remove(on_upload)
-            transfer.on_read.remove(on_read)
+
+
+def in_a_handler() -> bool:
+    """Whether this thread runs a handler of a signal."""
+    return bool(handled.running) and threading.get_ident() == threading.main_thread().ident
 
 
 def host_random_numbers() -> tuple[Any, ...]:

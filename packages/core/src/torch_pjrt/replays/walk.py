@@ -63,11 +63,13 @@ class Walk:
 
     found     by name, what the step would find now: plain values, leaves, and where other objects were met.
     watched   the same for a quick look.
+    optimizers     those that were met.
     """
 
     def __init__(self, roots: Iterable[tuple[str, Any]]) -> None:
         self.found: dict[str, Any] = {}
         self.watched = Watched()
+        self.optimizers: list[torch.optim.Optimizer] = []
         self._looked_up: set[tuple[int, str]] = set()
         self._met: dict[int, tuple[Any, str]] = {}
         self._todo: deque[tuple[str, Any]] = deque(roots)
@@ -197,7 +199,7 @@ class Walk:
         if isinstance(x, (set, frozenset)) and all(isinstance(item, PLAIN) for item in x):
             self.found[f"{name}'s items"] = sorted(map(repr, x))
         else:
-            for i, item in enumerate(x):
+            for i, item in enumerate([*x]):
                 self._add(f"{name}[{i}]", item)
         if type(x) not in _SEQUENCES:
             self._attributes(name, x)
@@ -217,7 +219,7 @@ class Walk:
         cells = zip(x.__code__.co_freevars, x.__closure__ or (), strict=True)
         for free, cell in cells:
             self._add_cell(_within(name, free), cell)
-        for key, item in (x.__kwdefaults__ or {}).items():
+        for key, item in [*(x.__kwdefaults__ or {}).items()]:
             self._add(_within(name, key), item)
         if x.__kwdefaults__:
             self.watched.mappings.append(x.__kwdefaults__)
@@ -269,11 +271,11 @@ class Walk:
                 self._add(f"{part.__module__}.{part.__qualname__}", part)
         if not is_library(x.__module__):
             self.watched.proxies.append(vars(x))
-            for key, item in vars(x).items():
+            for key, item in [*vars(x).items()]:
                 self._add_named(key, f"{name}.{key}", item)
         elif issubclass(x, (nn.Module, torch.optim.Optimizer)):
             self.watched.proxies.append(vars(x))
-            for key, item in vars(x).items():
+            for key, item in [*vars(x).items()]:
                 self.found[f"{name}.{key}"] = _only(item)
                 if key in _RUN_BY_PYTORCH and isinstance(item, FunctionType):
                     self._add(f"{name}.{key}()", item)
@@ -304,11 +306,12 @@ class Walk:
         if id(kind) not in self._met:
             self._add(f"{kind.__module__}.{kind.__qualname__}", kind)
         if isinstance(x, torch.optim.Optimizer):
+            self.optimizers.append(x)
             self._state.update(
                 id(t)
-                for state in x.state.values()
+                for state in [*x.state.values()]
                 if isinstance(state, dict)
-                for t in state.values()
+                for t in [*state.values()]
                 if isinstance(t, torch.Tensor)
             )
         self._attributes(name, x)
@@ -318,17 +321,17 @@ class Walk:
         values = getattr(x, "__dict__", None)
         if isinstance(values, dict):
             if is_library(type(x).__module__) and isinstance(x, nn.Module):
-                names = tuple(key for key in values if key not in _NOT_IN_CALLS)
+                names = tuple([key for key in [*values] if key not in _NOT_IN_CALLS])
                 self.watched.chosen.append((values, names))
                 for key in names:
                     self._add(_attribute(name, key), values[key])
             elif is_library(type(x).__module__):
                 self.watched.mappings.append(values)
-                for key, item in values.items():
+                for key, item in [*values.items()]:
                     self._add(_attribute(name, key), item)
             else:
                 self._partly.append((name, values))
-                for key, item in values.items():
+                for key, item in [*values.items()]:
                     if key not in _NOT_IN_CALLS:
                         self._add_named(key, _attribute(name, key), item)
         for part in type(x).__mro__[:-1]:
@@ -372,7 +375,7 @@ class Walk:
             self._todo += self._unnamed.pop(key)
 
     def _choose(self, name: str, values: dict[str, Any]) -> None:
-        names = tuple(key for key in values if key not in _NOT_IN_CALLS and self._is_seen(key))
+        names = tuple([key for key in [*values] if key not in _NOT_IN_CALLS and self._is_seen(key)])
         if len(names) == len(values):
             self.watched.mappings.append(values)
         else:

@@ -27,6 +27,10 @@ _strides_of = torch.Tensor.stride
 _shape_of = torch.Tensor.size
 
 
+# What is raised where something is not there any more, or changes while it is looked at.
+CHANGES = (AttributeError, KeyError, RuntimeError, StopIteration, ValueError)
+
+
 class Watched:
     """What is looked at.
 
@@ -38,7 +42,7 @@ class Watched:
     sequences    lists and the like; their items.
     functions    code and defaults; `cells`: what closures hold.
     objects      which class each is of.
-    tensors      on pjrt: memory, place in it, whether they need gradients, hooks.
+    tensors      on pjrt: memory, position in it, whether they need gradients, hooks.
     arrays       NumPy arrays and CPU tensors: the content of small ones.
     """
 
@@ -57,7 +61,7 @@ class Watched:
         self.tensors: list[torch.Tensor] = []
         self.arrays: list[Any] = []
         self._parts: list[tuple[Callable[[], tuple[Any, ...]], tuple[Any, ...]]] = []
-        self._places: Any = None
+        self._positions: Any = None
 
     def begin(self) -> None:
         """What is there now is what has to be there."""
@@ -65,7 +69,7 @@ class Watched:
         self.mappings = [x for x in self.mappings if x]
         self.keyed = [x for x in self.keyed if x]
         self._parts = [(read, read()) for read in self._reads()]
-        self._places = self._look_at_places()
+        self._positions = self._look_at_positions()
 
     def holds(self) -> bool:
         """Whether every object is the one that was there at `begin`."""
@@ -73,10 +77,10 @@ class Watched:
             return (
                 not any(self.empty)
                 and all(_are(read(), items) for read, items in self._parts)
-                and self._look_at_places() == self._places
+                and self._look_at_positions() == self._positions
             )
-        except (AttributeError, KeyError, RuntimeError, StopIteration, ValueError):
-            return False  # something is not there
+        except CHANGES:
+            return False
 
     def _reads(self) -> Iterator[Callable[[], tuple[Any, ...]]]:
         """What gathers the objects that are there; each of them not too many."""
@@ -110,7 +114,7 @@ class Watched:
             )
         )
 
-    def _look_at_places(self) -> Any:
+    def _look_at_positions(self) -> Any:
         return (
             list(map(_shape_of, self.tensors)),
             list(map(_strides_of, self.tensors)),

@@ -16,10 +16,10 @@ from typing import Any
 
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from torch_pjrt.client.wait import wait
 from torch_pjrt.graph.tape import state
+from torch_pjrt.run.deferred_checks import look
 from torch_pjrt.run.sync import sync
-from torch_pjrt.run.wait import wait
-from torch_pjrt.run.watch import look
 
 
 @contextmanager

@@ -5,8 +5,6 @@ One program is made and launched at a time; threads that record are not held up 
 
 from __future__ import annotations
 
-import os
-import sys
 import threading
 from collections import deque
 from collections.abc import Iterator
@@ -16,16 +14,19 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
+from torch_pjrt.client.client import client
+from torch_pjrt.client.stack_elements import spread
 from torch_pjrt.compile.programs import program_for
 from torch_pjrt.errors import DeviceFull, LoweringError, TooManyPrograms
+from torch_pjrt.graph import tape as tapes
 from torch_pjrt.graph.tape import Tape, Value, current, lost, state
 from torch_pjrt.observe.causes import READING
 from torch_pjrt.observe.compilations import note_lines_if_logged
 from torch_pjrt.observe.counters import counters
 from torch_pjrt.observe.stops import syncing
-from torch_pjrt.run.client import client
-from torch_pjrt.run.rows import spread
-from torch_pjrt.run.watch import look
+from torch_pjrt.references import counts, held_elsewhere
+from torch_pjrt.run.deferred_checks import look
+from torch_pjrt.session import session
 from torch_pjrt.settings import settings
 
 if TYPE_CHECKING:
@@ -33,40 +34,47 @@ if TYPE_CHECKING:
 
     from torch_pjrt.compile.programs import Program
 
-_lock = threading.RLock()
+
+class _Runs:
+    """Who makes and launches programs.
+
+    lock      one at a time: whoever has it.
+    running   the tapes that its thread is running: the last was begun within the one before it.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.running: list[Tape] = []
+
+    def after_fork(self) -> None:
+        """The thread that held the lock is not there to give it back."""
+        self.lock = threading.RLock()
+        self.running.clear()
+
+
+_runs = session.own("tapes that are run", _Runs())
+_running = _runs.running
 
 
 @contextmanager
 def one_at_a_time() -> Iterator[None]:
     """While the block runs, no other thread makes or launches a program."""
-    with _lock:
+    with _runs.lock:
         yield
 
-
-def _renew_lock() -> None:
-    """In a forked process: the thread that held the lock is not there to give it back."""
-    global _lock
-    _lock = threading.RLock()
-    _running.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_lock)
 
 # How many programs may be tried after a failure: enough to find one value among some ten thousand.
 _ATTEMPTS = 32
 
 
-# The tapes that the thread which has the lock is running: the last was begun within the one before it.
-_running: list[Tape] = []
 _NOTHING_TAKEN: dict[int, int] = {}
 
-# Asked after a launch for an error to raise; `observe/nan_check.py` puts one here. Nothing is donated
+# Asked after a launch for an error to raise; `diagnostics/nan_check.py` puts one here. Nothing is donated
 # then, so that it can look at what the program was given.
 checker: Callable[[Tape, tuple[int, ...]], Exception | None] | None = None
 
 # Told of each launch, while the tape still has its inputs and values; `replays/observation.py` listens.
-listeners: list[Callable[[Tape, Program], None]] = []
+listeners: list[Callable[[Tape, Program], None]] = session.own("who is told of launches", [])
 
 
 def sync(cause: str) -> None:
@@ -77,7 +85,7 @@ def sync(cause: str) -> None:
     it raises `LostValue`), and recording goes on with a fresh tape. After `TooManyPrograms` nothing is lost:
     the tape is as it was.
     """
-    with _lock:  # if another thread runs this thread's tape, wait for it
+    with _runs.lock:  # if another thread runs this thread's tape, wait for it
         tape = current()
         if not tape.code:
             if tape.inputs or tape.draws:
@@ -109,12 +117,12 @@ def _no_values(cause: str) -> LoweringError:
 
 
 def cut(tape: Tape) -> Tape:
-    """Sync if the tape has more operators than `settings.tape_bound`; the tape to go on with.
+    """Sync if the tape has more operators than `settings.tape_limit`; the tape to go on with.
 
     Called where it has more values: an operator over lists makes many of them.
     """
-    if not tape.nested and len(tape.values) - tape.n_further > settings.tape_bound:
-        sync("the tape's bound")
+    if not tape.nested and len(tape.values) - tape.n_further > settings.tape_limit:
+        sync("the tape's limit")
     return state.tape
 
 
@@ -122,7 +130,7 @@ def materialize(value: Value) -> None:
     """Make sure that the value is on the device: run the tape that it is pending on, of whichever thread."""
     if value.array is not None:
         return
-    with _lock:
+    with _runs.lock:
         tape = value.tape
         if value.array is None and tape is not None and tape.values:
             _sync(state.tape if state.tape.nested else tape, READING)
@@ -204,7 +212,7 @@ def _run_within(tape: Tape, cause: object) -> None:
 
 def _store(tape: Tape) -> None:
     """Give the live values what the program gave. Doing so again does no harm."""
-    program = tape.program
+    program: Program | None = tape.program
     assert program is not None
     values = tape.values
     for number, array in zip(program.outputs, spread(program.boundary, tape.box[0]), strict=True):
@@ -223,7 +231,7 @@ def _end(tape: Tape) -> None:
 def settle(tape: Tape) -> None:
     """Have a closed tape that this thread has left its launch for ended, if an interrupt came before that."""
     if tape.values and (tape.box or tape.ended) and tape not in _running:
-        with _lock:
+        with _runs.lock:
             _end(tape)
 
 
@@ -291,9 +299,9 @@ def _halves(numbers: tuple[int, ...]) -> list[tuple[int, ...]]:
 def _start_anew(tape: Tape) -> None:
     """A fresh tape; the old one lets go of its values, so that only their buffers hold them.
 
-    What the functions in `kept` hold may have finalizers, so that list goes last.
+    What the signatures in `code` and the functions in `kept` hold may have finalizers: those go last.
     """
-    from torch_pjrt.device.generator import generator
+    from torch_pjrt.graph.generator import generator
 
     generator.advance(tape)
     tape.closed = True
@@ -303,49 +311,37 @@ def _start_anew(tape: Tape) -> None:
     tape.inputs.clear()
     tape.values.clear()
     tape.box.clear()
+    tape.code.clear()
     tape.kept.clear()
 
 
 def live_values(values: Sequence[Value]) -> tuple[int, ...]:
     """The numbers of those that somebody besides the tape holds."""
-    count, alone = sys.getrefcount, _ALONE
-    return tuple([v.number for v in values if count(v) > alone])
-
-
-def _alone() -> int:
-    """The reference count that `live_values` sees for a value which only the tape's list holds."""
-    count = sys.getrefcount
-    values = [object()]
-    [alone] = [count(v) for v in values]
-    return alone
-
-
-_ALONE = _alone()
+    return tuple([v.number for v in held_elsewhere(values)])
 
 
 def reusable_inputs(tape: Tape, live: Sequence[int]) -> dict[int, int]:
     """Inputs whose place a live value takes and that nobody else holds: input number -> value number.
 
     Their memory is donated to the program. Shape and dtype agree: both filled one buffer, or the input was
-    given away to one like it.
+    donated to one like it.
     """
     values, inputs = tape.values, tape.inputs
-    heirs: dict[Any, int] = {values[number].origin: number for number in reversed(live)}
-    heirs.pop(None, None)
-    if tape.given:
-        there = set(live).difference(heirs.values())
-        heirs = {origin: n for origin, n in tape.given.items() if n in there} | heirs
-    if not heirs:
+    aliased: dict[Any, int] = {values[number].origin: number for number in reversed(live)}
+    aliased.pop(None, None)
+    if tape.donated:
+        there = set(live).difference(aliased.values())
+        aliased = {origin: n for origin, n in tape.donated.items() if n in there} | aliased
+    if not aliased:
         return {}
-    of_values = list(map(sys.getrefcount, inputs))
-    of_arrays = list(map(sys.getrefcount, map(_array_of, inputs)))
+    of_values, of_arrays = counts(inputs), counts(map(_array_of, inputs))
     return {
-        origin: heirs[origin]
-        for origin in sorted(heirs, reverse=True)
-        if of_values[~origin] <= _ALONE_IN_MAP and of_arrays[~origin] <= _ALONE_IN_MAP
+        origin: aliased[origin]
+        for origin in sorted(aliased, reverse=True)
+        if not of_values[~origin] and not of_arrays[~origin]
     }
 
 
 _array_of = attrgetter("array")
-# The reference count that `reusable_inputs` sees for what only one list, or one value, holds.
-[_ALONE_IN_MAP] = map(sys.getrefcount, [object()])
+
+tapes.compute, tapes.settle = materialize, settle

@@ -7,7 +7,7 @@ The text is what `torch_pjrt.graph.text.text` prints, and `text(parse(x)) == x`:
     v1: float32[3] = aten.bernoulli.default(v0)  # draw 0.1
     return v1
 
-Shorter is allowed: a result without a face looks like the node's first input. A name that PyTorch
+Shorter is allowed: a result without a spec looks like the node's first input. A name that PyTorch
 has no operator of (`pjrt.read`, `a_test.op`) is an `InternalOp`. A literal with a point (`0.5`,
 `nan`) is a Python number of the call, a constant of the program; `float#0` and `int#2` are numbers
 that are inputs of the program; any other literal belongs to the signature.
@@ -21,18 +21,18 @@ from typing import Any
 
 import torch
 
-from torch_pjrt.graph.face import Face, contiguous_face, face_of
 from torch_pjrt.graph.graph import Draw, Graph, Node, Number
 from torch_pjrt.graph.signature import InternalOp, NumberSlot, Signature, Slot, intern
+from torch_pjrt.graph.tensor_spec import TensorSpec, contiguous_spec, spec_of
 
 _NODE = re.compile(
     r"(?P<made>[^=]+) = (?P<op>[\w.]+)\((?P<args>.*)\)(?:  # draw (?P<draw>\d+\.\d+))?"
 )
-_FACE = re.compile(r"(?P<dtype>\w+)\[(?P<shape>[\d, ]*)\](?: strides \[(?P<strides>[\d, ]*)\])?")
+_SPEC = re.compile(r"(?P<dtype>\w+)\[(?P<shape>[\d, ]*)\](?: strides \[(?P<strides>[\d, ]*)\])?")
 _VALUE = re.compile(r"([iv])(\d+)")
 _INPUT_NUMBER = re.compile(r"(int|float)#(\d+)")
 _LITERALS: Mapping[str, Any] = {"None": None, "True": True, "False": False}
-_UNKNOWN = contiguous_face((), torch.float32)  # what nothing has made: wrong graphs are texts too
+_UNKNOWN = contiguous_spec((), torch.float32)  # what nothing has made: wrong graphs are texts too
 
 
 def parse(text: str, expansions: Mapping[str, str] | None = None) -> Graph:
@@ -42,21 +42,21 @@ def parse(text: str, expansions: Mapping[str, str] | None = None) -> Graph:
     Signatures are interned in the process: an operator's expansion is the one it was first parsed
     with.
     """
-    inputs: list[Face] = []
+    inputs: list[TensorSpec] = []
     nodes: list[Node] = []
     outputs: tuple[int, ...] = ()
-    faces: dict[int, Face] = {}
+    specs: dict[int, TensorSpec] = {}
     n_floats = 0
     for line in filter(None, map(str.strip, text.splitlines())):
         if line.startswith("return"):
             outputs = tuple(map(_value, _split(line.removeprefix("return"))))
         elif line.startswith("i"):
-            inputs.append(_face(line.partition(":")[2]))
-            faces[-len(inputs)] = inputs[-1]
+            inputs.append(_spec(line.partition(":")[2]))
+            specs[-len(inputs)] = inputs[-1]
         elif match := _NODE.fullmatch(line):
-            node = _node(match, faces, n_floats, expansions or {})
+            node = _node(match, specs, n_floats, expansions or {})
             n_floats += sum(n.kind is float and n.value is not None for n in node.numbers)
-            faces.update(zip(node.outputs, node.signature.outs, strict=True))
+            specs.update(zip(node.outputs, node.signature.outs, strict=True))
             nodes.append(node)
         else:
             raise ValueError(f"not a line of a graph: {line!r}")
@@ -99,7 +99,10 @@ class _Arguments:
 
 
 def _node(
-    match: re.Match[str], faces: Mapping[int, Face], n_floats: int, expansions: Mapping[str, str]
+    match: re.Match[str],
+    specs: Mapping[int, TensorSpec],
+    n_floats: int,
+    expansions: Mapping[str, str],
 ) -> Node:
     arguments = _Arguments(n_floats)
     args: list[Any] = []
@@ -109,14 +112,14 @@ def _node(
             kwargs[keyword[1]] = arguments.read(keyword[2])
         else:
             args.append(arguments.read(word))
-    taken = tuple(faces.get(v, _UNKNOWN) for v in arguments.values)
+    taken = tuple(specs.get(v, _UNKNOWN) for v in arguments.values)
     made = [word.partition(":") for word in _split(match["made"])]
     signature = intern(
         _operator(match["op"]),
         tuple(args),
         kwargs,
         taken,
-        tuple(_face(look) if look or not taken else taken[0] for _, _, look in made),
+        tuple(_spec(look) if look or not taken else taken[0] for _, _, look in made),
         tuple(n.kind for n in arguments.numbers),
         random=match["draw"] is not None,
         returns="tensor" if len(made) == 1 else "tuple",
@@ -145,14 +148,14 @@ def _operator(name: str) -> Any:
     return getattr(getattr(getattr(torch.ops, namespace), base), overload or "default")
 
 
-def _face(word: str) -> Face:
-    match = _FACE.fullmatch(word.strip())
+def _spec(word: str) -> TensorSpec:
+    match = _SPEC.fullmatch(word.strip())
     if match is None:
         raise ValueError(f"not the look of a tensor: {word!r}")
     dtype, shape = getattr(torch, match["dtype"]), tuple(map(int, _split(match["shape"])))
     if match["strides"] is None:
-        return contiguous_face(shape, dtype)
-    return face_of(shape, dtype, tuple(map(int, _split(match["strides"]))))
+        return contiguous_spec(shape, dtype)
+    return spec_of(shape, dtype, tuple(map(int, _split(match["strides"]))))
 
 
 def _value(word: str) -> int:

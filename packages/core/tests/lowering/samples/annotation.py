@@ -6,7 +6,7 @@ import torch
 
 from check import Sample, sample
 from torch_pjrt.extend import define_annotation
-from torch_pjrt.value_annotations import ANNOTATE
+from torch_pjrt.lowering.value_annotations import ANNOTATE
 
 define_annotation("samples.plain")
 X = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))

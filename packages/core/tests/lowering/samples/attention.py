@@ -13,7 +13,7 @@ import torch
 
 from check import Sample
 from torch_pjrt import dtypes
-from torch_pjrt.lowering.attention import scaled_dot_product_attention
+from torch_pjrt.lowering.attention import Attention, scaled_dot_product_attention
 from torch_pjrt.overloads import aten
 
 seed = torch.Generator().manual_seed(0)
@@ -117,7 +117,9 @@ def dropped(p: float) -> list[Sample]:
         key = jax.random.wrap_key_data(jax.numpy.asarray(halves, "uint32"), impl="threefry2x32")
         with jax.enable_x64(True):
             arrays = [jax.numpy.asarray(x.numpy()) for x in (q, q, eye)]
-            out, _, _, _, _, _, seed, _, _ = scaled_dot_product_attention(key, *arrays, None, p)
+            out, _, _, _, _, _, seed, _, _ = scaled_dot_product_attention(
+                Attention(key, *arrays, None, p)
+            )
             assert dtypes.to_torch(seed.dtype) == torch.int64
             assert int(seed) == int(packed)
         torch.testing.assert_close(actual[2].mT, torch.from_numpy(jax.device_get(out).copy()))

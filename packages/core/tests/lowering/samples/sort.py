@@ -27,19 +27,19 @@ WHY = "ties may name any of the equal elements"
 REAL = (torch.uint8, torch.int16, torch.int64, torch.float16, torch.bfloat16, torch.float64)
 
 
-def same_places(x: torch.Tensor, dim: int) -> Callable[[Any, Any], None]:
-    """Equal values; and the places, which ties leave open, hold those values and are distinct."""
+def same_positions(x: torch.Tensor, dim: int) -> Callable[[Any, Any], None]:
+    """Equal values; and the indices, which ties leave open, point at those values and are distinct."""
 
     def compare(actual: Any, expected: Any) -> None:
-        values, places = actual
-        assert places.dtype == expected[1].dtype and places.shape == expected[1].shape
+        values, positions = actual
+        assert positions.dtype == expected[1].dtype and positions.shape == expected[1].shape
         torch.testing.assert_close(values, expected[0], rtol=0, atol=0, equal_nan=True)
-        if x.ndim and places.ndim == x.ndim:
+        if x.ndim and positions.ndim == x.ndim:
             assert all(
                 row.unique().numel() == row.numel()
-                for row in places.movedim(dim, -1).reshape(-1, places.shape[dim])
+                for row in positions.movedim(dim, -1).reshape(-1, positions.shape[dim])
             )
-        full = places if places.ndim == x.ndim else places.unsqueeze(dim)
+        full = positions if positions.ndim == x.ndim else positions.unsqueeze(dim)
         taken = x.gather(dim, full).reshape(values.shape)
         torch.testing.assert_close(taken, values, rtol=0, atol=0, equal_nan=True)
 
@@ -47,7 +47,7 @@ def same_places(x: torch.Tensor, dim: int) -> Callable[[Any, Any], None]:
 
 
 def tied(op: Any, x: torch.Tensor, *args: Any, dim: int = -1, **kwargs: Any) -> Sample:
-    return Sample(op, (x, *args), kwargs, compare=same_places(x, dim), why=WHY)
+    return Sample(op, (x, *args), kwargs, compare=same_positions(x, dim), why=WHY)
 
 
 SAMPLES: list[Sample] = [
@@ -68,7 +68,7 @@ SAMPLES: list[Sample] = [
         aten.sort.stable,
         (ties,),
         {"stable": False, "dim": 0},
-        compare=same_places(ties, 0),
+        compare=same_positions(ties, 0),
         why=WHY,
     ),
     tied(aten.sort.stable, ties, stable=None),

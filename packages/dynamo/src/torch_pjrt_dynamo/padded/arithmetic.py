@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import sympy
 import torch
 from torch.utils._sympy import functions
 
-from torch_pjrt_dynamo.padded.dims import NotProvable
-from torch_pjrt_dynamo.padded.sized import Sizes
+from torch_pjrt.extend.padding import Unsuited
 
 
 def _added(*parts: Any) -> Any:
@@ -52,18 +52,18 @@ _FUNCTIONS: dict[str, Any] = {
 assert functions.FloorDiv.__name__ in _FUNCTIONS
 
 
-def number(expr: sympy.Expr, sizes: Sizes) -> Any:
+def number(expr: sympy.Expr, counts: Mapping[sympy.Symbol, torch.Tensor]) -> Any:
     """The expression at true sizes: an int64 or float64 without dims; a number if it has no symbol."""
     if isinstance(expr, sympy.Integer):
         return int(expr)
     if not expr.free_symbols:
         return float(expr)
     if expr.is_Symbol:
-        return sizes.counts[expr]
+        return counts[expr]  # pyright: ignore[reportArgumentType]
     name = type(expr).__name__
     if isinstance(expr, sympy.Pow) and isinstance(expr.exp, sympy.Integer) and expr.exp > 0:
-        base = number(expr.base, sizes)
+        base = number(expr.base, counts)
         return _multiplied(*[base] * int(expr.exp))
     if name in _FUNCTIONS:
-        return _FUNCTIONS[name](*(number(part, sizes) for part in expr.args))
-    raise NotProvable(f"it computes with `{expr}`")
+        return _FUNCTIONS[name](*(number(part, counts) for part in expr.args))  # pyright: ignore[reportArgumentType]
+    raise Unsuited(f"it computes with `{expr}`")

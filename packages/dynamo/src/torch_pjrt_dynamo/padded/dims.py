@@ -1,7 +1,7 @@
-"""Factors of dims: what PyTorch's symbolic sizes say about where the room of a tensor is.
+"""Factors of dims: what PyTorch's symbolic sizes say about where the padding of a tensor is.
 
-A dim is a tuple of factors, from the slowest to the fastest: numbers (neighbours are merged, 1 is left out)
-and *atoms*. An atom is a symbol, or a symbol plus a number (`s0 - 1`); along it the true elements come first.
+Factors are numbers and *atoms*. An atom is a symbol, or a symbol plus a number (`s0 - 1`); along it the
+true elements come first.
 """
 
 from __future__ import annotations
@@ -13,13 +13,9 @@ from typing import Any
 import sympy
 import torch
 
-Factor = Any  # an int or an atom
-Dim = tuple[Factor, ...]
-Rooms = Mapping[sympy.Symbol, int]
+from torch_pjrt.extend.padding import Dim, Factor, Unsuited, packed
 
-
-class NotProvable(Exception):
-    """It is not known how to do something on tensors with room; the text says what and why."""
+Capacities = Mapping[sympy.Symbol, int]
 
 
 def expression(size: Any) -> sympy.Expr:
@@ -44,14 +40,14 @@ def monomial(expr: sympy.Expr) -> tuple[int, tuple[Factor, ...]]:
     if is_atom(expr):
         return 1, (expr,)
     number, atoms = 1, []
-    for part in sympy.Mul.make_args(sympy.factor(expr)):
+    for part in sympy.Mul.make_args(sympy.factor(expr)):  # pyright: ignore[reportArgumentType]
         base, power = part.as_base_exp()
         if isinstance(part, sympy.Integer) and int(part) > 0:
             number *= int(part)
         elif is_atom(base) and isinstance(power, sympy.Integer) and int(power) > 0:
             atoms += [base] * int(power)
         else:
-            raise NotProvable(f"a size is `{expr}`, which is no product of sizes that vary")
+            raise Unsuited(f"a size is `{expr}`, which is no product of sizes that vary")
     return number, tuple(atoms)
 
 
@@ -66,32 +62,14 @@ def dims_of(shape: Iterable[Any]) -> tuple[Dim, ...]:
     return tuple(map(dim_of, shape))
 
 
-def packed(factors: Iterable[Factor]) -> Dim:
-    """The factors with numbers that are neighbours merged and 1 left out."""
-    dim: list[Factor] = []
-    for factor in factors:
-        if isinstance(factor, int):
-            if factor == 1:
-                continue
-            if dim and isinstance(dim[-1], int):
-                dim[-1] *= factor
-                continue
-        dim.append(factor)
-    return tuple(dim)
-
-
-def is_padded(dim: Dim) -> bool:
-    return any(not isinstance(f, int) for f in dim)
-
-
-def room_of(factor: Factor, rooms: Rooms) -> int:
+def capacity_of(factor: Factor, capacities: Capacities) -> int:
     """How many elements there is room for along a factor."""
-    return factor if isinstance(factor, int) else int(factor.subs(rooms))
+    return factor if isinstance(factor, int) else int(factor.subs(capacities))
 
 
-def size_of(dim: Dim, rooms: Rooms) -> int:
+def size_of(dim: Dim, capacities: Capacities) -> int:
     """How many elements there is room for along a dim."""
-    return math.prod(room_of(f, rooms) for f in dim)
+    return math.prod(capacity_of(f, capacities) for f in dim)
 
 
 def true_size(dim: Dim) -> sympy.Expr:
@@ -108,11 +86,11 @@ def regrouped(dims: Sequence[Dim], shape: Sequence[Any]) -> tuple[Dim, ...]:
         wanted, dim = list(atoms), []
         while number != 1 or wanted:
             if not left:
-                raise NotProvable("a view splits a size that varies")
+                raise Unsuited("a view splits a size that varies")
             factor = left.pop(0)
             if not isinstance(factor, int):
                 if factor not in wanted:
-                    raise NotProvable(f"a view splits or merges `{factor}` in another order")
+                    raise Unsuited(f"a view splits or merges `{factor}` in another order")
                 wanted.remove(factor)
                 dim.append(factor)
             elif number % factor == 0 and number != 1:
@@ -123,13 +101,13 @@ def regrouped(dims: Sequence[Dim], shape: Sequence[Any]) -> tuple[Dim, ...]:
                 dim.append(number)
                 number = 1
             else:
-                raise NotProvable("a view splits a size that varies")
+                raise Unsuited("a view splits a size that varies")
         made.append(packed(dim))
     if left:
-        raise NotProvable("a view merges a size that varies in another order")
+        raise Unsuited("a view merges a size that varies in another order")
     return tuple(made)
 
 
 def one_of_each(tensor: torch.Tensor) -> tuple[Dim, ...]:
-    """The dims of a tensor without room."""
+    """The dims of a tensor without padding."""
     return tuple(packed((int(n),)) for n in tensor.shape)

@@ -1,4 +1,4 @@
-"""Operators that work element by element: what is in the room stays there."""
+"""Operators that work element by element, where a number is made of sizes: it becomes a tensor."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ from typing import Any
 
 import torch
 
-from torch_pjrt.extend.padding import is_pointwise
+from torch_pjrt.extend.padding import Sized, Unsuited, rule_of, wide
 from torch_pjrt.plugin import aten
 from torch_pjrt_dynamo.operators import recorded
 from torch_pjrt_dynamo.padded.arithmetic import number
-from torch_pjrt_dynamo.padded.dims import Dim, NotProvable
-from torch_pjrt_dynamo.padded.sized import Call, Size, Sized, wide
+from torch_pjrt_dynamo.padded.sized import NodeCall, Size
 
 # The overload that takes a tensor where another takes a number.
 _WITH_TENSOR: dict[Any, tuple[Any, str]] = {
@@ -24,7 +23,6 @@ _WITH_TENSOR: dict[Any, tuple[Any, str]] = {
         ("masked_fill", "Scalar", "Tensor", "value"),
     )
 }
-_SAME = frozenset((aten.alias.default, aten.clone.default, aten.detach.default))
 # They take a number where their schema has a tensor.
 _TAKES_BOTH = frozenset(
     getattr(aten, name).Tensor
@@ -35,35 +33,20 @@ _TAKES_BOTH = frozenset(
 )
 
 
-def suits(op: Any) -> bool:
-    """Whether the operator is one of these. One that draws numbers would draw others for another shape."""
-    return (
-        isinstance(op, torch._ops.OpOverload)
-        and (op in _SAME or is_pointwise(op))
-        and torch.Tag.nondeterministic_seeded not in op.tags
-        and not op._schema.is_mutable
-    )
-
-
-def pointwise(call: Call) -> Sized:
-    tensors = [x for x in call.given.values() if isinstance(x, Sized)]
-    dims = broadcast([x.dims for x in tensors])
-    result = _computed(call)
-    if not isinstance(result, torch.Tensor):
-        raise NotProvable(f"`{call.op}` has several results")
-    if isinstance(call.traced, torch.Tensor) and result.dtype != call.traced.dtype:
-        result = result.to(call.traced.dtype)
-    return call.sizes.sized(result, dims)
-
-
-def _computed(call: Call) -> Any:
+def pointwise(call: NodeCall) -> Sized:
     sizes = {name: x for name, x in call.given.items() if isinstance(x, Size)}
     if not sizes:
-        return call.do()
+        return rule_of(call.op)(call)  # type: ignore[misc]
+    flowed = call.flow()
+    result = _computed(call, sizes)
+    return flowed(result.to(call.traced.dtype))
+
+
+def _computed(call: NodeCall, sizes: dict[str, Size]) -> torch.Tensor:
     op, argument = _WITH_TENSOR.get(call.op, (call.op, "other"))
-    if set(sizes) != {argument} or (op is call.op and op not in _TAKES_BOTH):
-        raise NotProvable("it takes a size as a number")
-    value = number(sizes[argument].expr, call.sizes)
+    if set(sizes) != {argument}:
+        raise Unsuited("it takes a size as a number")
+    value = number(sizes[argument].expr, call.sizes.counts)
     if not isinstance(value, torch.Tensor):
         return call.do(**{argument: value})
     given = {**call.given, argument: value}
@@ -72,22 +55,11 @@ def _computed(call: Call) -> Any:
     if set(call.given) - accepted - {"alpha"} or call.given.get("alpha", 1) != given.get(
         "alpha", 1
     ):
-        raise NotProvable("it takes a size as a number")
+        raise Unsuited("it takes a size as a number")
     for name, x in given.items():
         if isinstance(x, torch.Tensor) and x.dtype != wide(x.dtype):
             given[name] = x.to(wide(x.dtype))
     return recorded(op, (), given)
 
 
-def broadcast(shapes: list[tuple[Dim, ...]]) -> tuple[Dim, ...]:
-    """The dims of tensors that are broadcast together. Raises `NotProvable` where their room differs."""
-    ndim = max(map(len, shapes), default=0)
-    made: list[Dim] = [()] * ndim
-    for dims in shapes:
-        for place, dim in enumerate(dims, ndim - len(dims)):
-            if not dim or dim == made[place]:
-                continue
-            if made[place]:
-                raise NotProvable("it joins sizes that vary in another order")
-            made[place] = dim
-    return tuple(made)
+RULES: dict[Any, Any] = dict.fromkeys((*_WITH_TENSOR, *_TAKES_BOTH), pointwise)

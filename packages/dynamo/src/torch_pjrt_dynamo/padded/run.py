@@ -1,50 +1,53 @@
-"""A graph of operators on tensors with room, node after node, while it is recorded."""
+"""A graph of operators on tensors with padding, node after node, while it is recorded."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 import sympy
 import torch
 from torch._ops import HigherOrderOperator, OpOverload
 from torch.fx import GraphModule, Node
+from torch.fx.node import map_arg
 
 from torch_pjrt.extend import buffer_of
+from torch_pjrt.extend.padding import Dim, Sized, Unsuited, leaves
 from torch_pjrt_dynamo.lines import LinedCode, line_of
 from torch_pjrt_dynamo.operators import CannotRecord
-from torch_pjrt_dynamo.padded.dims import Dim, NotProvable, one_of_each, true_size
+from torch_pjrt_dynamo.padded.bounds import check_indices
+from torch_pjrt_dynamo.padded.dims import one_of_each, true_size
 from torch_pjrt_dynamo.padded.rules import rule_of
-from torch_pjrt_dynamo.padded.sized import Call, Size, Sized, Sizes, leaves
+from torch_pjrt_dynamo.padded.sized import NodeCall, Size, Sizes
 from torch_pjrt_dynamo.recording import computed
 
 
 class PaddedRun:
-    """Runs a graph on tensors with room.
+    """Runs a graph on tensors with padding.
 
-    dims      of each argument that is a tensor; None for others.
-    symbols   of the sizes whose true numbers come after the arguments, in order.
-    rooms     of each symbol.
-    results   after the run: of each result its dims, the expression of a number, or None.
+    dims        of each argument that is a tensor; None for others.
+    symbols     of the sizes whose true numbers come after the arguments, in order.
+    capacities  of each symbol.
+    results     after the run: of each result its dims, the expression of a number, or None.
     """
 
     def __init__(
         self,
         dims: Sequence[tuple[Dim, ...] | None],
         symbols: Sequence[sympy.Symbol],
-        rooms: dict[sympy.Symbol, int],
+        capacities: dict[sympy.Symbol, int],
         n_users: int,
     ) -> None:
         self.dims = dims
         self.symbols = symbols
-        self.rooms = rooms
+        self.capacities = capacities
         self.n_users = n_users
         self.results: list[Any] = []
 
     def __call__(self, module: GraphModule, tensors: Sequence[Any], code: LinedCode) -> list[Any]:
-        """The results, with room."""
+        """The results, with padding."""
         n = len(tensors) - len(self.symbols)
-        sizes = Sizes(self.rooms, dict(zip(self.symbols, tensors[n:], strict=True)))
+        sizes = Sizes(self.capacities, dict(zip(self.symbols, tensors[n:], strict=True)))
         environment: dict[Node, Any] = {}
         given = iter(zip(tensors, self.dims, strict=False))
         for node in module.graph.nodes:
@@ -61,7 +64,7 @@ class PaddedRun:
     def _results(
         self, output: Node, environment: dict[Node, Any], given: Sequence[Any]
     ) -> list[Any]:
-        results = torch.fx.node.map_arg(output.args[0], environment.__getitem__)
+        results = map_arg(output.args[0], environment.__getitem__)
         results = list(results) if isinstance(results, (list, tuple)) else [results]
         arguments = {id(x) for x in given}
         behind = {
@@ -70,7 +73,7 @@ class PaddedRun:
             if isinstance(x, torch.Tensor) and dims is not None
         }
         made = []
-        for place, x in enumerate(results):
+        for position, x in enumerate(results):
             if isinstance(x, Size):
                 self.results.append(x.expr)
                 made.append(None)
@@ -81,7 +84,7 @@ class PaddedRun:
                 continue
             tensor = x.tensor
             shares = x.is_padded or id(buffer_of(tensor)) in behind
-            if shares and place >= self.n_users and id(tensor) not in arguments:
+            if shares and position >= self.n_users and id(tensor) not in arguments:
                 tensor = tensor.clone(memory_format=torch.contiguous_format)
             self.results.append(x.dims if x.is_padded else None)
             made.append(tensor)
@@ -95,7 +98,7 @@ def _argument(node: Node, x: Any, dims: tuple[Dim, ...] | None) -> Any:
     return Size(value.node.expr) if _is_symbolic(value) else x
 
 
-def _is_symbolic(value: Any) -> bool:
+def _is_symbolic(value: Any) -> TypeGuard[torch.SymInt | torch.SymFloat]:
     symbolic = isinstance(value, (torch.SymInt, torch.SymFloat))
     return symbolic and bool(value.node.expr.free_symbols)
 
@@ -108,9 +111,9 @@ def _done(module: GraphModule, node: Node, environment: dict[Node, Any], sizes: 
         raise
     except Exception as error:
         line = line_of(node)
-        what = error if isinstance(error, NotProvable) else f"{type(error).__name__}: {error}"
+        what = error if isinstance(error, Unsuited) else f"{type(error).__name__}: {error}"
         at = "" if line is None else f" at {line}"
-        raise NotProvable(f"of `{node.target}`{at}: {what}") from error
+        raise Unsuited(f"of `{node.target}`{at}: {what}") from error
 
 
 def _node(module: GraphModule, node: Node, environment: dict[Node, Any], sizes: Sizes) -> Any:
@@ -118,19 +121,21 @@ def _node(module: GraphModule, node: Node, environment: dict[Node, Any], sizes: 
     if _is_symbolic(traced):
         return Size(traced.node.expr)
     if isinstance(traced, torch.SymBool):
-        raise NotProvable("it depends on a comparison of sizes that vary")
-    args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), environment.__getitem__)
+        raise Unsuited("it depends on a comparison of sizes that vary")
+    args, kwargs = map_arg((node.args, node.kwargs), environment.__getitem__)
     if not any(map(_varies, leaves([args, list(kwargs.values())]))):
         plain = {n: _plain(environment[n]) for n in node.all_input_nodes}
         return _exact(computed(module, node, plain))
     rule = rule_of(node.target)
     if not isinstance(node.target, OpOverload):
         if isinstance(node.target, HigherOrderOperator):
-            raise NotProvable("control flow")
-        return node.target(*args, **kwargs)  # `getitem`
+            raise Unsuited("control flow")
+        return node.target(*args, **kwargs)  # `getitem`  # pyright: ignore[reportCallIssue]
     if rule is None:
-        raise NotProvable("there is no rule for it")
-    made = rule(Call(node.target, _by_name(node.target, args, kwargs), sizes, traced))
+        raise Unsuited("there is no rule for it")
+    call = NodeCall(node.target, _by_name(node.target, args, kwargs), sizes, traced)
+    check_indices(call)
+    made = rule(call)
     _check(made, traced)
     return made
 
@@ -146,7 +151,7 @@ def _plain(x: Any) -> Any:
 
 
 def _exact(x: Any) -> Any:
-    """A result without room."""
+    """A result without padding."""
     if isinstance(x, torch.Tensor):
         return Sized(x, one_of_each(x))
     return [_exact(i) for i in x] if isinstance(x, (list, tuple)) else x
@@ -160,7 +165,7 @@ def _by_name(op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> dic
 
 
 def _check(made: Any, traced: Any) -> None:
-    """Raises `NotProvable` unless the true sizes of the results are those that PyTorch traced."""
+    """Raises `Unsuited` unless the true sizes of the results are those that PyTorch traced."""
     if isinstance(made, (list, tuple)):
         for x, t in zip(made, traced, strict=True):
             _check(x, t)
@@ -170,6 +175,6 @@ def _check(made: Any, traced: Any) -> None:
             n.node.expr if isinstance(n, torch.SymInt) else sympy.Integer(n) for n in traced.shape
         ]
         if claimed != [sympy.expand(n) for n in known]:
-            raise NotProvable(f"a result of size {claimed} should have been {known}")
+            raise Unsuited(f"a result of size {claimed} should have been {known}")
         if made.tensor.dtype != traced.dtype:
-            raise NotProvable(f"a result is {made.tensor.dtype}, not {traced.dtype}")
+            raise Unsuited(f"a result is {made.tensor.dtype}, not {traced.dtype}")

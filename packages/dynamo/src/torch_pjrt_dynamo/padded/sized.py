@@ -1,9 +1,8 @@
-"""Tensors with room, and the call that a rule is given."""
+"""A node of a graph as a call with padded tensors: sizes are symbols, whose numbers the device holds."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,33 +10,31 @@ import sympy
 import torch
 
 from torch_pjrt.extend import record_call
-from torch_pjrt.extend.padding import fill_rest
-from torch_pjrt_dynamo.operators import recorded
-from torch_pjrt_dynamo.padded.dims import (
+from torch_pjrt.extend.padding import (
     Dim,
     Factor,
-    NotProvable,
-    Rooms,
-    is_padded,
-    room_of,
-    size_of,
+    PaddedCall,
+    Sized,
+    Unsuited,
+    broadcast,
+    has_padding,
+    is_pointwise,
+    leaves,
+    looks_at_values,
+    one_factor,
+    takes_indices,
 )
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Sized:
-    """A tensor of the room's size, and of what factors its dims are made."""
-
-    tensor: torch.Tensor
-    dims: tuple[Dim, ...]
-
-    @property
-    def is_padded(self) -> bool:
-        return any(map(is_padded, self.dims))
-
-    @property
-    def ndim(self) -> int:
-        return len(self.dims)
+from torch_pjrt.plugin import aten
+from torch_pjrt_dynamo.operators import on_device, recorded
+from torch_pjrt_dynamo.padded.arithmetic import number
+from torch_pjrt_dynamo.padded.dims import (
+    Capacities,
+    dim_of,
+    dims_of,
+    expression,
+    size_of,
+    true_size,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,20 +45,18 @@ class Size:
 
 
 class Sizes:
-    """What a graph with room is recorded for.
+    """What a graph with padding is recorded for.
 
-    rooms   of each symbol, how many elements there is room for.
-    counts  of each symbol, how many there are: an int64 of the device, without dims.
+    capacities  of each symbol, how many elements there is room for.
+    counts      of each symbol, how many there are: an int64 of the device, without dims.
+    filled      what was filled with a number along some dims.
     """
 
-    def __init__(self, rooms: Rooms, counts: Mapping[sympy.Symbol, torch.Tensor]) -> None:
-        self.rooms = rooms
+    def __init__(self, capacities: Capacities, counts: Mapping[sympy.Symbol, torch.Tensor]) -> None:
+        self.capacities = capacities
         self.counts = counts
-        self._filled: dict[Any, tuple[Sized, Sized]] = {}
+        self.filled: dict[Any, tuple[Sized, Sized]] = {}
         self._numbers: dict[Factor, torch.Tensor] = {}
-
-    def room(self, dim: Dim) -> int:
-        return size_of(dim, self.rooms)
 
     def count(self, atom: Factor) -> torch.Tensor:
         """How many true elements there are along an atom."""
@@ -72,60 +67,23 @@ class Sizes:
             self._numbers[atom] = self.counts[symbol] + int(number)
         return self._numbers[atom]
 
-    def filled(self, x: Sized, dims: Iterable[int], value: float) -> Sized:
-        """`x` with `value` in the room of these dims."""
-        wanted = tuple(sorted({d for d in dims if is_padded(x.dims[d])}))
-        if not wanted:
-            return x
-        key = id(x), wanted, repr(value)
-        if key not in self._filled:
-            self._filled[key] = (
-                self._fill(x, wanted, value),
-                x,
-            )  # `x` lives on, so that its id is its own
-        return self._filled[key][0]
 
-    def _fill(self, x: Sized, dims: Sequence[int], value: float) -> Sized:
-        split: list[int] = []
-        places: list[tuple[int, Factor]] = []
-        for d, dim in enumerate(x.dims):
-            if d not in dims:
-                split.append(self.room(dim))
-                continue
-            places += [(len(split) + i, f) for i, f in enumerate(dim) if not isinstance(f, int)]
-            split += [room_of(f, self.rooms) for f in dim]
-        shape = tuple(x.tensor.shape)
-        tensor = x.tensor if shape == tuple(split) else x.tensor.reshape(split)
-        for place, atom in places:
-            args = (tensor, self.count(atom), place, 1, value)
-            tensor = record_call(fill_rest, args, {})
-        return Sized(tensor if tuple(tensor.shape) == shape else tensor.reshape(shape), x.dims)
-
-    def all_filled(self, x: Sized, value: float) -> Sized:
-        """`x` with `value` in all of its room."""
-        return self.filled(x, range(x.ndim), value)
-
-    def sized(self, tensor: torch.Tensor, dims: Sequence[Dim]) -> Sized:
-        """A result, which must be of the size that is claimed."""
-        shape = tuple(map(self.room, dims))
-        if tuple(tensor.shape) != shape:
-            raise NotProvable(f"a result of shape {tuple(tensor.shape)} should have been {shape}")
-        return Sized(tensor, tuple(dims))
-
-
-@dataclass(slots=True)
-class Call:
-    """One node of the graph: an operator, and its arguments by name, those left out with their defaults.
-
-    Tensors among them are `Sized`, numbers made of sizes are `Size`.
+class NodeCall(PaddedCall):
+    """One node of the graph. Tensors are `Sized`, numbers made of sizes are `Size`.
 
     traced  what PyTorch traced the result to be: a tensor with a symbolic shape, or a list.
     """
 
-    op: Any
-    given: dict[str, Any]
-    sizes: Sizes
-    traced: Any
+    def __init__(self, op: Any, given: dict[str, Any], sizes: Sizes, traced: Any) -> None:
+        self.op = op
+        self.sizes = sizes
+        self.traced = traced
+        self.given = given
+        if looks_at_values(op):  # of which 1 is a good one
+            self.given = {
+                name: self.all_filled(x, 1) if isinstance(x, Sized) else x
+                for name, x in given.items()
+            }
 
     def __getitem__(self, name: str) -> Any:
         return self.given[name]
@@ -135,68 +93,87 @@ class Call:
         """The symbolic shape of the one result."""
         return self.traced.shape
 
-    def do(self, op: Any = None, /, **changed: Any) -> Any:
-        """What the operator makes of the arguments, some of them changed: tensors of the room's size.
+    def count(self, factor: Factor) -> tuple[torch.Tensor, int]:
+        return self.sizes.count(factor), 1
 
-        Raises `NotProvable` for a number made of sizes: only a rule knows whether the room's is meant.
-        """
-        op = self.op if op is None else op
-        given = {**self.given, **changed}
-        if any(isinstance(x, Size) for x in leaves(list(given.values()))):
-            raise NotProvable("it takes a size as a number")
-        arguments = op._schema.arguments
-        args = [self.plain(given[a.name]) for a in arguments if not a.kwarg_only]
-        kwargs = {a.name: self.plain(given[a.name]) for a in arguments if a.kwarg_only}
-        return recorded(op, tuple(args), kwargs)
+    def capacity(self, dim: Dim) -> int:
+        return size_of(dim, self.sizes.capacities)
 
     def plain(self, x: Any) -> Any:
-        """An argument as operators take it; a size is that of the room."""
-        if isinstance(x, Sized):
-            return x.tensor
+        """An argument as operators take it; a size is the padded one."""
         if isinstance(x, Size):
-            return int(x.expr.subs(self.sizes.rooms))
-        if isinstance(x, (list, tuple)):
-            return [self.plain(i) for i in x]
-        return x
+            return int(x.expr.subs(self.sizes.capacities))  # pyright: ignore[reportCallIssue, reportArgumentType]
+        return super().plain(x)
 
-    def dim(self, name: str = "dim", of: str = "self") -> int:
-        """An argument that names a dim, counted from the start."""
-        return self.given[name] % max(self.given[of].ndim, 1)
+    def filled(self, x: Sized, dims: Iterable[int], value: float) -> Sized:
+        dims = tuple(sorted(dims))
+        key = id(x), dims, repr(value)
+        if key not in self.sizes.filled:  # `x` lives on, so that its id is its own
+            self.sizes.filled[key] = super().filled(x, dims, value), x
+        return self.sizes.filled[key][0]
+
+    def do(self, /, **changed: Any) -> Any:
+        """Raises `Unsuited` for a number made of sizes: only a rule knows if the padded size is meant."""
+        op, given = self.op, {**self.given, **changed}
+        if any(isinstance(x, Size) for x in leaves(list(given.values()))):
+            raise Unsuited("it takes a size as a number")
+        arguments = op._schema.arguments
+        args = tuple(self.plain(given[a.name]) for a in arguments if not a.kwarg_only)
+        kwargs = {a.name: self.plain(given[a.name]) for a in arguments if a.kwarg_only}
+        if takes_indices(op):  # they are checked by `check_indices`
+            return record_call(op, args, on_device(kwargs))
+        return recorded(op, args, kwargs)
+
+    def result(self, tensor: torch.Tensor, dims: Sequence[Dim]) -> Sized:
+        """It must be of the size that is claimed."""
+        shape = tuple(map(self.capacity, dims))
+        if tuple(tensor.shape) != shape:
+            raise Unsuited(f"a result of shape {tuple(tensor.shape)} should have been {shape}")
+        return Sized(tensor, tuple(dims))
+
+    def flow(self) -> Callable[[Any], Any]:
+        """A dim is padded as that dim of the arguments is which has its size."""
+        if is_pointwise(self.op):
+            dims = broadcast(
+                [x.dims for x in leaves([*self.given.values()]) if isinstance(x, Sized)]
+            )
+            return lambda result: self.result(result, dims)
+        known: dict[sympy.Expr, Dim] = {}
+        for x in leaves(list(self.given.values())):
+            for dim in x.dims if isinstance(x, Sized) else ():
+                if has_padding(dim) and known.setdefault(sympy.expand(true_size(dim)), dim) != dim:
+                    raise Unsuited("it joins sizes that vary in another order")
+
+        def flowed(result: Any, traced: Any = self.traced) -> Any:
+            if isinstance(result, (list, tuple)):
+                return [flowed(r, t) for r, t in zip(result, traced, strict=True)]
+            if not isinstance(result, torch.Tensor):
+                return result
+            return self.result(result, [_dim(size, known) for size in traced.shape])
+
+        return flowed
+
+    def resized(self, d: int, capacity: int, size: torch.Tensor | int, parts: list[Dim]) -> Dim:
+        dim = dim_of(self.shape[d])
+        one_factor(dim)
+        return dim
+
+    def made_of(self, value: Any) -> Sized:
+        dims = dims_of(self.shape)
+        shape = [self.capacity(dim) for dim in dims]
+        if isinstance(value, Size):
+            value = number(value.expr, self.sizes.counts)
+        if isinstance(value, torch.Tensor):
+            made = value.to(self.traced.dtype).expand(shape).clone()
+        else:
+            made = self.record(aten.full.default, shape, value, dtype=self.traced.dtype)
+        return self.result(made, dims)
 
 
-def leaves(x: Any) -> list[Any]:
-    """What is in lists within lists."""
-    if isinstance(x, (list, tuple)):
-        return [leaf for part in x for leaf in leaves(part)]
-    return [x]
-
-
-def wide(dtype: torch.dtype) -> torch.dtype:
-    """The dtype in which PyTorch computes with this one: a float of 16 bits has too few digits for sizes."""
-    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
-
-
-def only(call: Call, *names: str) -> None:
-    """Raises `NotProvable` if a tensor beside these has room, or a number is made of sizes."""
-    for name, x in call.given.items():
-        for part in x if isinstance(x, (list, tuple)) else (x,):
-            if isinstance(part, Size) or (
-                isinstance(part, Sized) and part.is_padded and name not in names
-            ):
-                raise NotProvable(f"`{name}` depends on a size that varies")
-
-
-def one_factor(dim: Dim) -> None:
-    """Raises `NotProvable` for a dim in which true elements are not the first."""
-    if len(dim) > 1 and is_padded(dim):
-        raise NotProvable("it works along a dim into which one that varies was merged")
-
-
-def volume(call: Call, dims: Iterable[Dim]) -> torch.Tensor | int:
-    """How many true elements there are in these dims together."""
-    factors = [f for dim in dims for f in dim]
-    number: Any = math.prod(f for f in factors if isinstance(f, int))
-    for atom in factors:
-        if not isinstance(atom, int):
-            number = call.sizes.count(atom) * number
-    return number
+def _dim(size: Any, known: dict[sympy.Expr, Dim]) -> Dim:
+    found = known.get(sympy.expand(expression(size)))
+    if found is not None:
+        return found
+    dim = dim_of(size)
+    one_factor(dim)
+    return dim

@@ -49,7 +49,7 @@ def real_dtype(x: Array) -> np.dtype:
 def _bad_minor(x: Array) -> Array:
     """The order of the first leading minor that is not positive, found by elimination; 0 if none."""
     n = x.shape[-1]
-    place = lax.iota(INT32, n)
+    position = lax.iota(INT32, n)
 
     def eliminate(k: Array, state: tuple[Array, Array]) -> tuple[Array, Array]:
         rest, bad = state
@@ -57,7 +57,7 @@ def _bad_minor(x: Array) -> Array:
         pivot = lax.dynamic_index_in_dim(column, k, column.ndim - 1, keepdims=False).real
         fails = (bad == 0) & ~(pivot > 0)
         bad = jnp.where(fails, k + 1, bad)
-        column = jnp.where(place > k, column, 0) / jnp.where(pivot > 0, pivot, 1)[..., None]
+        column = jnp.where(position > k, column, 0) / jnp.where(pivot > 0, pivot, 1)[..., None]
         row = jnp.conj(column) * jnp.where(pivot > 0, pivot, 1)[..., None]
         return rest - column[..., :, None] * row[..., None, :], bad
 

@@ -16,27 +16,27 @@ def _bits(x: Array) -> int:
     return 8 * x.dtype.itemsize
 
 
-def _is_outside(x: Array, places: Array) -> Array:
-    """Whether there are fewer than 0 or more places to shift by than `x` has bits."""
+def _is_outside(x: Array, positions: Array) -> Array:
+    """Whether it is a shift by fewer than 0 bits, or by as many as `x` has, or more."""
     return lax.bitwise_or(
-        lax.lt(places, constant(0, places)), lax.ge(places, constant(_bits(x), places))
+        lax.lt(positions, constant(0, positions)), lax.ge(positions, constant(_bits(x), positions))
     )
 
 
-def _left(x: Array, places: Array) -> Array:
+def _left(x: Array, positions: Array) -> Array:
     """0 for a shift by a negative number or by all bits."""
-    x, places = filled([x, places])
-    return select(_is_outside(x, places), constant(0, x), lax.shift_left(x, places))
+    x, positions = filled([x, positions])
+    return select(_is_outside(x, positions), constant(0, x), lax.shift_left(x, positions))
 
 
-def _right(x: Array, places: Array) -> Array:
+def _right(x: Array, positions: Array) -> Array:
     """Copies of the sign come in; nothing but them remains of a shift as in `_left`."""
-    x, places = filled([x, places])
+    x, positions = filled([x, positions])
     if x.dtype.kind == "u":
-        shifted = lax.shift_right_logical(x, places)
-        return select(_is_outside(x, places), constant(0, x), shifted)
-    most = constant(_bits(x) - 1, places)
-    return lax.shift_right_arithmetic(x, select(_is_outside(x, places), most, places))
+        shifted = lax.shift_right_logical(x, positions)
+        return select(_is_outside(x, positions), constant(0, x), shifted)
+    most = constant(_bits(x) - 1, positions)
+    return lax.shift_right_arithmetic(x, select(_is_outside(x, positions), most, positions))
 
 
 BITWISE: list[tuple[object, Compute]] = [

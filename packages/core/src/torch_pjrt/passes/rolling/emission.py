@@ -14,58 +14,61 @@ from itertools import accumulate
 import torch
 
 from torch_pjrt.graph.graph import Draw, Graph, Node, Number
-from torch_pjrt.graph.loop import LoopOp, elements_node, pieces_of, stack_node
+from torch_pjrt.graph.loop import LoopOp
 from torch_pjrt.graph.signature import READ
+from torch_pjrt.graph.stacks import elements_node, pieces_of, stack_node
 from torch_pjrt.passes.merge_equal import number_key
 from torch_pjrt.passes.rolling.lists import length_of_lists, lists_of, part
 from torch_pjrt.passes.rolling.wiring import (
     Carried,
-    Each,
+    Const,
     Inner,
     Inputs,
-    Same,
     Source,
     Wiring,
+    Xs,
 )
 
 
 def with_loops(graph: Graph, wirings: Sequence[Wiring], inputs: Inputs, fewest: int) -> Graph:
     """`graph` with each of `wirings`, which do not overlap and are in order, as a loop.
 
-    In operators over lists, `fewest` or more places whose tensors are stacked become one.
+    In operators over lists, `fewest` or more positions whose tensors are stacked become one.
     """
     emitter = _Emitter(graph, fewest)
-    place = 0
+    position = 0
     for wiring in wirings:
-        emitter.keep(graph.nodes[place : wiring.start])
+        emitter.keep(graph.nodes[position : wiring.start])
         wanted = inputs.read_outside(wiring.start, wiring.stop)
-        emitter.loop(_turns_of(graph, wiring), wanted)
-        place = wiring.stop
-    emitter.keep(graph.nodes[place:])
+        emitter.loop(_iterations_of(graph, wiring), wanted)
+        position = wiring.stop
+    emitter.keep(graph.nodes[position:])
     emitter.make(graph.outputs)
     return replace(graph, nodes=tuple(emitter.nodes))
 
 
-class _Turns:
-    """The nodes of a repetition, turn by turn, and what they read."""
+class _Iterations:
+    """The nodes of a repetition, iteration by iteration, and what they read."""
 
-    def __init__(self, turns: Sequence[Sequence[Node]], sources: Sequence[Source]) -> None:
-        self.turns = turns
+    def __init__(self, iterations: Sequence[Sequence[Node]], sources: Sequence[Source]) -> None:
+        self.nodes = iterations
         self.sources = sources
         # The body's name of the first result of each node.
-        self.first = [0, *accumulate(len(node.outputs) for node in turns[0])]
+        self.first = [0, *accumulate(len(node.outputs) for node in iterations[0])]
 
     def __len__(self) -> int:
-        return len(self.turns)
+        return len(self.nodes)
 
     def values(self, node: int, result: int) -> list[int]:
-        """A result by turns."""
-        return [turn[node].outputs[result] for turn in self.turns]
+        """A result by iterations."""
+        return [iteration[node].outputs[result] for iteration in self.nodes]
 
 
-def _turns_of(graph: Graph, wiring: Wiring) -> _Turns:
+def _iterations_of(graph: Graph, wiring: Wiring) -> _Iterations:
     nodes, period = graph.nodes[wiring.start : wiring.stop], wiring.period
-    return _Turns([nodes[i : i + period] for i in range(0, len(nodes), period)], wiring.sources)
+    return _Iterations(
+        [nodes[i : i + period] for i in range(0, len(nodes), period)], wiring.sources
+    )
 
 
 _FILLS = frozenset(("zeros_like", "ones_like", "full_like", "empty_like"))
@@ -84,16 +87,16 @@ def _is_light(nodes: Sequence[Node]) -> bool:
     )
 
 
-def _copies(nodes: Sequence[Node]) -> _Turns:
-    """Nodes of one signature, which do not read each other, as turns of one node."""
+def _copies(nodes: Sequence[Node]) -> _Iterations:
+    """Nodes of one signature, which do not read each other, as iterations of one node."""
     columns = zip(*(node.inputs for node in nodes), strict=True)
-    sources = [Same(c[0]) if len(set(c)) == 1 else Each(c) for c in columns]
-    return _Turns([[node] for node in nodes], sources)
+    sources = [Const(c[0]) if len(set(c)) == 1 else Xs(c) for c in columns]
+    return _Iterations([[node] for node in nodes], sources)
 
 
 @dataclass(slots=True)
 class _Queue:
-    """A value that is carried on: `inputs` are its places among the body's inputs, the oldest first."""
+    """A value that is carried on: `inputs` are its positions among the body's inputs, the oldest first."""
 
     node: int
     result: int
@@ -105,7 +108,7 @@ class _Emitter:
     def __init__(self, graph: Graph, fewest: int) -> None:
         self.nodes: list[Node] = []
         self._fewest = fewest
-        self._faces = graph.faces()
+        self._specs = graph.specs()
         self._fresh = 1 + max((v for n in graph.nodes for v in n.outputs), default=-1)
         self._elements: dict[int, tuple[int, int]] = {}  # of which stack, which
         self._there: set[int] = set()  # those of them that have been taken out
@@ -137,12 +140,12 @@ class _Emitter:
         rest = set(range(n))
         for row in self._rows[n]:
             groups: dict[int, list[tuple[int, Node]]] = {}
-            for place in row:
-                one = part(node, [place])
-                groups.setdefault(one.signature.number, []).append((place, one))
+            for position in row:
+                one = part(node, [position])
+                groups.setdefault(one.signature.number, []).append((position, one))
             for group in groups.values():
                 if len(group) >= self._fewest:
-                    rest.difference_update(place for place, _ in group)
+                    rest.difference_update(position for position, _ in group)
                     ones = [one for _, one in group]
                     wanted = frozenset(v for one in ones for v in one.outputs)
                     self.loop(_copies(ones), wanted, vectorized=True)
@@ -152,7 +155,7 @@ class _Emitter:
             self.nodes.append(node)
 
     def _rows_of(self, n: int) -> list[list[int]]:
-        """The places of lists of this length that belong together: what stands there is in the same stacks.
+        """The positions in lists of this length that belong together: what is there is in the same stacks.
 
         All nodes over lists of this length are asked, so that they agree, as those of one optimizer do.
         """
@@ -160,15 +163,15 @@ class _Emitter:
         index: list[int] = [0] * n
         for columns in self._columns.get(n, ()):
             for column in columns:
-                for place, value in enumerate(column):
+                for position, value in enumerate(column):
                     where = self._where(value)
                     if where is not None:
-                        stacks[place][where[0]] = None
-                        index[place] = where[1]
+                        stacks[position][where[0]] = None
+                        index[position] = where[1]
         rows: dict[tuple[int, ...], list[int]] = {}
-        for place in sorted(range(n), key=lambda place: (index[place], place)):
-            if stacks[place]:
-                rows.setdefault(tuple(stacks[place]), []).append(place)
+        for position in sorted(range(n), key=lambda position: (index[position], position)):
+            if stacks[position]:
+                rows.setdefault(tuple(stacks[position]), []).append(position)
         return list(rows.values())
 
     def _where(self, value: int) -> tuple[int, int] | None:
@@ -184,14 +187,16 @@ class _Emitter:
                 missing.setdefault(stack, []).append((index, value))
                 self._there.add(value)
         for stack, elements in missing.items():
-            face = self._faces[elements[0][1]]
-            self.nodes.append(elements_node(stack, self._faces[stack], face, elements))
+            spec = self._specs[elements[0][1]]
+            self.nodes.append(elements_node(stack, self._specs[stack], spec, elements))
 
-    def loop(self, turns: _Turns, wanted: frozenset[int], *, vectorized: bool = False) -> None:
-        """The node that runs these turns; `wanted` are values that are read outside of them."""
-        queues = _queues(turns)
-        same = list(dict.fromkeys(s.value for s in turns.sources if isinstance(s, Same)))
-        each = list(dict.fromkeys(s.values for s in turns.sources if isinstance(s, Each)))
+    def loop(
+        self, iterations: _Iterations, wanted: frozenset[int], *, vectorized: bool = False
+    ) -> None:
+        """The node that runs these iterations; `wanted` are values that are read outside of them."""
+        queues = _queues(iterations)
+        same = list(dict.fromkeys(s.value for s in iterations.sources if isinstance(s, Const)))
+        each = list(dict.fromkeys(s.values for s in iterations.sources if isinstance(s, Xs)))
         reverse = sum(map(self._direction, each)) < 0
         each_way = -1 if reverse else 1
         stacks = [self._stacked(values[::each_way]) for values in each]
@@ -199,7 +204,7 @@ class _Emitter:
         self.make(carried)
         self.make(same)
 
-        vectorized = vectorized or (not carried and bool(stacks) and _is_light(turns.turns[0]))
+        vectorized = vectorized or (not carried and bool(stacks) and _is_light(iterations.nodes[0]))
 
         first_stack = len(carried) + len(same)
         names: dict[object, int] = {s: -1 - i for i, s in enumerate(same, len(carried))}
@@ -208,35 +213,35 @@ class _Emitter:
 
         def name(source: object) -> int:
             if isinstance(source, Inner):
-                return turns.first[source.node] + source.result
+                return iterations.first[source.node] + source.result
             if isinstance(source, Carried):
                 return carry_names[source.node, source.result, source.first]
-            return names[source.value if isinstance(source, Same) else source.values]  # type: ignore[union-attr]
+            return names[source.value if isinstance(source, Const) else source.values]  # type: ignore[union-attr]
 
-        body_nodes, draws, numbers = _body(turns, [name(s) for s in turns.sources])
+        body_nodes, draws, numbers = _body(iterations, [name(s) for s in iterations.sources])
         following = [
-            -1 - following if following is not None else turns.first[q.node] + q.result
+            -1 - following if following is not None else iterations.first[q.node] + q.result
             for q in queues
             for following in [*q.inputs[1:], None]
         ]
-        finals = self._finals(turns, queues)
-        collected = _collected(turns, queues, wanted, frozenset(finals))
+        finals = self._finals(iterations, queues)
+        collected = _collected(iterations, queues, wanted, frozenset(finals))
         body = Graph(
             tuple(
-                [self._faces[v] for v in (*carried, *same)]
-                + [self._faces[values[0]] for values in each]
+                [self._specs[v] for v in (*carried, *same)]
+                + [self._specs[values[0]] for values in each]
             ),
             body_nodes,
             (*following, *(name for name, _ in collected)),
         )
         op = LoopOp(
-            body, len(turns), len(carried), len(stacks), reverse, vectorized, draws, numbers
+            body, len(iterations), len(carried), len(stacks), reverse, vectorized, draws, numbers
         )
         collections = [self._new() for _ in collected]
         outputs = (*finals, *collections)
         signature = op.signature()
-        self._faces.update(zip(outputs, signature.outs, strict=True))
-        line = turns.turns[0][0].line
+        self._specs.update(zip(outputs, signature.outs, strict=True))
+        line = iterations.nodes[0][0].line
         self.nodes.append(Node(signature, (*carried, *same, *stacks), outputs, line=line))
         for (_, values), stack in zip(collected, collections, strict=True):
             in_order = values[::each_way]
@@ -247,11 +252,11 @@ class _Emitter:
                 self._elements.setdefault(value, (stack, i))
         self._there.update(finals)
 
-    def _finals(self, turns: _Turns, queues: Sequence[_Queue]) -> list[int]:
-        """Names of what is carried out of the last turn: those of the last turns' results."""
+    def _finals(self, iterations: _Iterations, queues: Sequence[_Queue]) -> list[int]:
+        """Names of what is carried out of the last iteration: those of the last iterations' results."""
         names: list[int] = []
         for queue in queues:
-            values = turns.values(queue.node, queue.result)
+            values = iterations.values(queue.node, queue.result)
             for value in values[len(values) - len(queue.inputs) :]:
                 names.append(value if value not in names else self._new())
         return names
@@ -275,18 +280,18 @@ class _Emitter:
             return known
         pieces = pieces_of(values, self._elements)
         stack = self._stacks[values] = self._new()
-        faces = [self._faces[piece.value] for piece in pieces]
-        node = stack_node(pieces, faces, out=stack)
+        specs = [self._specs[piece.value] for piece in pieces]
+        node = stack_node(pieces, specs, out=stack)
         self.nodes.append(node)
-        self._faces[stack] = node.signature.outs[0]
+        self._specs[stack] = node.signature.outs[0]
         for i, value in enumerate(values):
             self._stacked_too.setdefault(value, (stack, i))
         return stack
 
 
-def _queues(turns: _Turns) -> list[_Queue]:
+def _queues(iterations: _Iterations) -> list[_Queue]:
     """One for each value that is carried; one that is read sooner may be the end of one read later."""
-    carried = {(s.node, s.result, s.first) for s in turns.sources if isinstance(s, Carried)}
+    carried = {(s.node, s.result, s.first) for s in iterations.sources if isinstance(s, Carried)}
     queues: list[_Queue] = []
     for node, result, first in sorted(carried, key=lambda c: (-len(c[2]), c)):
         if not any(
@@ -301,48 +306,51 @@ def _carry_names(queues: Sequence[_Queue]) -> dict[tuple[int, int, tuple[int, ..
     """The body's names of carried values, by node, result and first values."""
     names: dict[tuple[int, int, tuple[int, ...]], int] = {}
     for queue in reversed(queues):
-        for i, place in enumerate(queue.inputs):
-            names[queue.node, queue.result, queue.first[i:]] = -1 - place
+        for i, position in enumerate(queue.inputs):
+            names[queue.node, queue.result, queue.first[i:]] = -1 - position
     return names
 
 
 def _collected(
-    turns: _Turns, queues: Sequence[_Queue], wanted: frozenset[int], finals: frozenset[int]
+    iterations: _Iterations,
+    queues: Sequence[_Queue],
+    wanted: frozenset[int],
+    finals: frozenset[int],
 ) -> list[tuple[int, tuple[int, ...]]]:
-    """What the body gives for stacks: its name there, and the values by turns.
+    """What the body gives for stacks: its name there, and the values by iterations.
 
-    Of what is carried on, and has a first value that is wanted too, that which each turn takes is collected
-    and not that which it gives: a backward reads the inputs of the layers.
+    Of what is carried on, and has a first value that is wanted too, that which each iteration takes is
+    collected and not that which it gives: a backward reads the inputs of the layers.
     """
     taken = {
         (q.node, q.result): q for q in queues if len(q.first) == 1 and wanted.issuperset(q.first)
     }
     collected: list[tuple[int, tuple[int, ...]]] = []
-    for node, first in enumerate(turns.turns[0]):
+    for node, first in enumerate(iterations.nodes[0]):
         for result in range(len(first.outputs)):
-            values = turns.values(node, result)
+            values = iterations.values(node, result)
             if wanted.isdisjoint(set(values).difference(finals)):
                 continue
             queue = taken.get((node, result))
             if queue is not None and values[-1] in finals:
                 collected.append((-1 - queue.inputs[0], (*queue.first, *values[:-1])))
             else:
-                collected.append((turns.first[node] + result, tuple(values)))
+                collected.append((iterations.first[node] + result, tuple(values)))
     return collected
 
 
 def _body(
-    turns: _Turns, names: Sequence[int]
+    iterations: _Iterations, names: Sequence[int]
 ) -> tuple[tuple[Node, ...], tuple[tuple[Draw, ...], ...], tuple[tuple[Number, ...], ...]]:
-    """The first turn's nodes under the body's names; the draws and numbers that differ by turn."""
+    """The first iteration's nodes under the body's names; the draws and numbers that differ by iteration."""
     nodes: list[Node] = []
     draws: list[tuple[Draw, ...]] = []
     numbers: list[tuple[Number, ...]] = []
-    place = 0
-    for index, (node, *others) in enumerate(zip(*turns.turns, strict=True)):
-        inputs = tuple(names[place : place + len(node.inputs)])
-        place += len(node.inputs)
-        outputs = tuple(range(turns.first[index], turns.first[index + 1]))
+    position = 0
+    for index, (node, *others) in enumerate(zip(*iterations.nodes, strict=True)):
+        inputs = tuple(names[position : position + len(node.inputs)])
+        position += len(node.inputs)
+        outputs = tuple(range(iterations.first[index], iterations.first[index + 1]))
         draw = node.draw
         if draw is not None:
             draw = Draw(-1, len(draws))

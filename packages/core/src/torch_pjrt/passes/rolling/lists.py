@@ -1,6 +1,6 @@
 """Operators over lists of tensors, as `_foreach_*` and `_fused_*` are, seen as copies of one operator.
 
-A part of such a node is the same operator over some places of its lists.
+A part of such a node is the same operator over some positions of its lists.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def lists_of(node: Node) -> list[tuple[int, ...]]:
     ]
 
 
-def part(node: Node, places: Sequence[int]) -> Node:
-    """The node's operator over these places of its lists."""
+def part(node: Node, positions: Sequence[int]) -> Node:
+    """The node's operator over these positions of its lists."""
     signature = node.signature
     n = length_of_lists(node)
     inputs: list[int] = []
@@ -49,7 +49,7 @@ def part(node: Node, places: Sequence[int]) -> Node:
 
     def own(argument: Any) -> Any:
         if isinstance(argument, (list, tuple)):
-            some = [argument[place] for place in places] if argument else []
+            some = [argument[position] for position in positions] if argument else []
             return type(argument)(map(own, some))
         if isinstance(argument, Slot):
             inputs.append(argument.index)
@@ -62,12 +62,12 @@ def part(node: Node, places: Sequence[int]) -> Node:
     args = tuple(map(own, signature.args))
     kwargs = {name: own(argument) for name, argument in signature.kwargs.items()}
     columns = range(0, len(signature.outs), n)
-    results = list(chain.from_iterable([c + place for place in places] for c in columns))
+    results = list(chain.from_iterable([c + position for position in positions] for c in columns))
     smaller = intern(
         signature.op,
         args,
         kwargs,
-        tuple(signature.faces[i] for i in inputs),
+        tuple(signature.specs[i] for i in inputs),
         tuple(signature.outs[i] for i in results),
         tuple(number.kind for number in numbers),
         returns="list" if signature.returns == "tensor" else signature.returns,

@@ -1,12 +1,12 @@
-"""What the turns of a repetition read: which of it is theirs, carried, the same for all, or one for each.
+"""What the iterations of a repetition read: made in the same one, carried, the same for all, one for each.
 
-    inner     made in the same turn
-    carried   made some turns before; the first turns get theirs from outside
-    same      one value from outside
-    each      another value from outside for each turn
+    inner     made in the same iteration
+    carried   made some iterations before; the first iterations get theirs from outside
+    const     one value from outside
+    xs        another value from outside for each iteration
 
-A repetition of operators whose wiring is none of these over all turns is cut to the longest part in which
-it is.
+A repetition of operators whose wiring is none of these over all iterations is cut to the longest part in
+which it is.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import numpy as np
 from torch_pjrt.graph.graph import Graph
 from torch_pjrt.passes.rolling.detection import Repetition
 
-_MOST_DELAY = 4  # turns between making and reading a carried value
-_MOST_PHASES = 4  # places tried as the beginning of a turn
-_MOST_STARTS = 4  # first turns tried before a break is accepted
+_MOST_DELAY = 4  # iterations between making and reading a carried value
+_MOST_PHASES = 4  # positions tried as the beginning of an iteration
+_MOST_STARTS = 4  # first iterations tried before a break is accepted
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Inner:
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """What `node` made `delay` turns before; `first` are the values of the first turns."""
+    """What `node` made `delay` iterations before; `first` are the values of the first iterations."""
 
     node: int
     result: int
@@ -46,48 +46,48 @@ class Carried:
 
 
 @dataclass(frozen=True, slots=True)
-class Same:
+class Const:
     """One value from outside."""
 
     value: int
 
 
 @dataclass(frozen=True, slots=True)
-class Each:
-    """One value from outside for each turn."""
+class Xs:
+    """One value from outside for each iteration."""
 
     values: tuple[int, ...]
 
 
-Source = Inner | Carried | Same | Each
+Source = Inner | Carried | Const | Xs
 
 
 @dataclass(frozen=True, slots=True)
 class Wiring:
-    """`turns` turns of `period` nodes from the node at `start` on, and where their inputs come from.
+    """`trip_count` iterations of `period` nodes, from the node at `start` on, and where the inputs are from.
 
     `sources` goes through the inputs of the body's nodes in order.
     """
 
     start: int
     period: int
-    turns: int
+    trip_count: int
     sources: tuple[Source, ...]
 
     @property
     def stop(self) -> int:
-        return self.start + self.turns * self.period
+        return self.start + self.trip_count * self.period
 
     @property
     def saved(self) -> int:
         """How many nodes fewer there are to compile."""
-        return (self.turns - 1) * self.period
+        return (self.trip_count - 1) * self.period
 
 
 class Inputs:
-    """All inputs of a graph's nodes as arrays: the values, and the places at which they are made.
+    """All inputs of a graph's nodes as arrays: the values, and the positions at which they are made.
 
-    A place is the number of the node times `width`, plus that of the result; -1 for the graph's inputs.
+    A position is the number of the node times `width`, plus that of the result; -1 for the graph's inputs.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -97,10 +97,10 @@ class Inputs:
         self.values = np.fromiter(chain.from_iterable(n.inputs for n in nodes), np.int64)
         highest = max((v for n in nodes for v in n.outputs), default=-1)
         made = np.full(highest + 2, -1, np.int64)  # the last one stands for the graph's inputs
-        for place, node in enumerate(nodes):
+        for position, node in enumerate(nodes):
             for result, value in enumerate(node.outputs):
-                made[value] = place * self.width + result
-        self.places = made[np.maximum(self.values, -1)]
+                made[value] = position * self.width + result
+        self.positions = made[np.maximum(self.values, -1)]
         self.wanted = np.array(graph.outputs, np.int64)
 
     def of(self, start: int, stop: int) -> slice:
@@ -115,55 +115,57 @@ class Inputs:
 
 
 def wired(repetition: Repetition, inputs: Inputs, fewest: int) -> Wiring | None:
-    """The longest part of it whose turns are wired alike, or None if that is too short.
+    """The longest part of it whose iterations are wired alike, or None if that is too short.
 
-    Where a turn begins is chosen so that little is carried from one to the next.
+    Where an iteration begins is chosen so that little is carried from one to the next.
     """
     best: Wiring | None = None
     for phase in _phases(repetition, inputs):
         start = repetition.start + phase
-        turns = (repetition.length - phase) // repetition.period
-        part = _longest(start, repetition.period, turns, inputs, fewest)
-        if part is not None and (best is None or part.turns > best.turns):
+        iterations = (repetition.length - phase) // repetition.period
+        part = _longest(start, repetition.period, iterations, inputs, fewest)
+        if part is not None and (best is None or part.trip_count > best.trip_count):
             best = part
-        if best is not None and best.turns == turns:
+        if best is not None and best.trip_count == iterations:
             break
     return best
 
 
 def _phases(repetition: Repetition, inputs: Inputs) -> list[int]:
-    """Where a turn might begin: those places first over which the fewest values are carried."""
+    """Where an iteration might begin: those positions first over which the fewest values are carried."""
     start, period = repetition.start, repetition.period
     here = inputs.of(start + period, start + 3 * period)
     sizes = np.diff(inputs.first[start + period : start + 3 * period + 1])
     readers = np.repeat(np.arange(start + period, start + 3 * period), sizes)
-    places = inputs.places[here]
-    inside = places >= start * inputs.width
+    positions = inputs.positions[here]
+    inside = positions >= start * inputs.width
     last: dict[int, int] = {}
-    for place, reader in zip(places[inside].tolist(), readers[inside].tolist(), strict=True):
-        last[place] = reader  # readers come in order
+    for position, reader in zip(positions[inside].tolist(), readers[inside].tolist(), strict=True):
+        last[position] = reader  # readers come in order
     change = np.zeros(3 * period + 2, np.int64)
-    for place, reader in last.items():
-        change[place // inputs.width - start + 1] += 1
+    for position, reader in last.items():
+        change[position // inputs.width - start + 1] += 1
         change[reader - start + 1] -= 1
     cut = np.cumsum(change)[period : 2 * period]
     spare = min(repetition.length - repetition.repeats * period + 1, period)
     return np.argsort(cut[:spare], kind="stable")[:_MOST_PHASES].tolist()
 
 
-def _longest(start: int, period: int, turns: int, inputs: Inputs, fewest: int) -> Wiring | None:
-    here = inputs.of(start, start + turns * period)
-    values = inputs.values[here].reshape(turns, -1)
-    places = inputs.places[here].reshape(turns, -1)
+def _longest(
+    start: int, period: int, iterations: int, inputs: Inputs, fewest: int
+) -> Wiring | None:
+    here = inputs.of(start, start + iterations * period)
+    values = inputs.values[here].reshape(iterations, -1)
+    positions = inputs.positions[here].reshape(iterations, -1)
     width = inputs.width
-    begins = (start + period * np.arange(turns)[:, None]) * width
-    relative = places - begins
+    begins = (start + period * np.arange(iterations)[:, None]) * width
+    relative = positions - begins
     first, best, tries = 0, (0, 0), 0
-    while turns - first > best[1] - best[0] and turns - first >= fewest:
-        stop = _alike(first, places, relative, int(begins[first, 0]), period * width)
+    while iterations - first > best[1] - best[0] and iterations - first >= fewest:
+        stop = _alike(first, positions, relative, int(begins[first, 0]), period * width)
         if stop - first > best[1] - best[0]:
             best = (first, stop)
-        if stop == turns:
+        if stop == iterations:
             break
         tries += 1
         first = first + 1 if tries % _MOST_STARTS else max(stop, first + 1)
@@ -173,23 +175,23 @@ def _longest(start: int, period: int, turns: int, inputs: Inputs, fewest: int) -
     sources = _sources(
         values[first:stop],
         relative[first:stop],
-        places[first:stop] >= begins[first, 0],
+        positions[first:stop] >= begins[first, 0],
         period * width,
         width,
     )
     return Wiring(start + first * period, period, stop - first, sources)
 
 
-def _alike(first: int, places: np.ndarray, relative: np.ndarray, begin: int, turn: int) -> int:
-    """How far the turns from `first` on are wired alike; `turn` is the distance of two turns' places."""
-    inside = places[first:] >= begin
+def _alike(first: int, positions: np.ndarray, relative: np.ndarray, begin: int, stride: int) -> int:
+    """How far the iterations from `first` on are wired alike; `stride` is the distance between two."""
+    inside = positions[first:] >= begin
     n = len(inside)
     reached = inside.any(0)
     from_row = np.where(reached, inside.argmax(0), 0)
     columns = np.arange(inside.shape[1])
     relative = relative[first:]
     reference = relative[from_row, columns]
-    delay = -(reference // turn)
+    delay = -(reference // stride)
     strange = reached & ((delay != from_row) | (delay > _MOST_DELAY))
     rows = np.arange(n)[:, None]
     breaks = reached & (rows > from_row) & (~inside | (relative != reference))
@@ -199,21 +201,21 @@ def _alike(first: int, places: np.ndarray, relative: np.ndarray, begin: int, tur
 
 
 def _sources(
-    values: np.ndarray, relative: np.ndarray, inside: np.ndarray, turn: int, width: int
+    values: np.ndarray, relative: np.ndarray, inside: np.ndarray, stride: int, width: int
 ) -> tuple[Source, ...]:
     sources: list[Source] = []
     reached = inside.any(0)
     delays = inside.argmax(0)
     same = (values == values[0]).all(0)
     for column in range(values.shape[1]):
-        if not reached[column]:
+        if not reached[column]:  # pyright: ignore[reportIndexIssue]
             if same[column]:
-                sources.append(Same(int(values[0, column])))
+                sources.append(Const(int(values[0, column])))
             else:
-                sources.append(Each(tuple(values[:, column].tolist())))
+                sources.append(Xs(tuple(values[:, column].tolist())))
             continue
         delay = int(delays[column])
-        node, result = divmod(int(relative[delay, column]) + delay * turn, width)
+        node, result = divmod(int(relative[delay, column]) + delay * stride, width)
         if delay:
             sources.append(Carried(node, result, tuple(values[:delay, column].tolist())))
         else:

@@ -20,10 +20,10 @@ from torch_pjrt.run.sync import sync
 from torch_pjrt.testing.conformance.cases import ERROR, FORWARD, OUT, Case
 from torch_pjrt.testing.conformance.compare import difference
 from torch_pjrt.testing.conformance.invariants import determined
-from torch_pjrt.testing.conformance.runs import CPU, DOUBLE, META, Place, Run, runs_of
+from torch_pjrt.testing.conformance.runs import CPU, DOUBLE, META, Placement, Run, runs_of
 
 _BATCH = 48  # runs whose results are computed by one program
-_TOLD = 4  # failures of a case that are told in words
+_MOST_DESCRIBED = 4  # failures of a case that are described
 
 # What these give was never written, so that there are no values to compare.
 UNINITIALIZED = frozenset(
@@ -72,7 +72,7 @@ class Result:
 
     def fail(self, what: str) -> None:
         self.failed += 1
-        if len(self.failures) < _TOLD:
+        if len(self.failures) < _MOST_DESCRIBED:
             self.failures.append(what)
 
 
@@ -95,7 +95,9 @@ def check(case: Case, device: str, tolerance: tuple[float, float] | None = None)
     try:
         # What only the device sees is an error of the batch: whose it is, is known of a batch of one.
         for batch in _batches(runs_of(case), 1 if case.kind == ERROR else _BATCH):
-            pairs = [(run, _outcome(run.at, CPU), _outcome(run.at, Place(device))) for run in batch]
+            pairs = [
+                (run, _outcome(run.at, CPU), _outcome(run.at, Placement(device))) for run in batch
+            ]
             expanded |= _expanded()
             failure = _settle()
             for run, theirs, ours in pairs:

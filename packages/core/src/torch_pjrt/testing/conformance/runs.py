@@ -1,7 +1,7 @@
-"""What a kind of check does with a sample: the same function, called at two places.
+"""What a kind of check does with a sample: the same function, called with two placements.
 
-A *place* is a device, or the CPU in double precision. A *run* takes a place and returns all that must be the
-same there: results, and facts such as "the result is `out`".
+A *placement* is a device, or the CPU in double precision. A *run* takes a placement and returns all that must
+be the same there: results, and facts such as "the result is `out`".
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch_pjrt.testing.conformance.copies import Copier, in_double, on_device_n
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Placement:
     """Where a run happens."""
 
     device: str
@@ -36,7 +36,7 @@ class Place:
 # PyTorch wants these operators' second argument on the CPU, wherever the first is.
 _SECOND_STAYS_ON_CPU = ("tensor_split",)
 
-CPU, DOUBLE, META = Place("cpu"), Place("cpu", double=True), Place("meta")
+CPU, DOUBLE, META = Placement("cpu"), Placement("cpu", double=True), Placement("meta")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Run:
     """One check of one sample."""
 
     label: str
-    at: Callable[[Place], Any]
+    at: Callable[[Placement], Any]
 
 
 def runs_of(case: cases.Case) -> Iterator[Run]:
@@ -64,12 +64,12 @@ def runs_of(case: cases.Case) -> Iterator[Run]:
             yield Run(f"sample {i}{suffix}", at)
 
 
-_Parts = Iterator[tuple[str, Callable[[Place], Any]]]
+_Parts = Iterator[tuple[str, Callable[[Placement], Any]]]
 
 
-def _calling(op: Any, sample: Any) -> Callable[[Place], Any]:
-    def at(place: Place) -> Any:
-        args, kwargs = place.bring(sample)
+def _calling(op: Any, sample: Any) -> Callable[[Placement], Any]:
+    def at(placement: Placement) -> Any:
+        args, kwargs = placement.bring(sample)
         return op(*args, **kwargs)
 
     return at
@@ -84,8 +84,8 @@ _CHOOSES = ("mode", "msort", "sort", "topk")
 
 
 def _gradient(info: Any, sample: Any, i: int) -> _Parts:
-    def at(place: Place) -> Any:
-        inputs, _, gradients = _first_gradients(info, sample, place, again=False)
+    def at(placement: Placement) -> Any:
+        inputs, _, gradients = _first_gradients(info, sample, placement, again=False)
         if info.name in _CHOOSES:
             return [_of_equals(g, x) for g, x in zip(gradients, inputs, strict=True)]
         return gradients
@@ -94,8 +94,8 @@ def _gradient(info: Any, sample: Any, i: int) -> _Parts:
 
 
 def _second(info: Any, sample: Any, i: int) -> _Parts:
-    def at(place: Place) -> Any:
-        inputs, cotangents, first = _first_gradients(info, sample, place, again=True)
+    def at(placement: Placement) -> Any:
+        inputs, cotangents, first = _first_gradients(info, sample, placement, again=True)
         first = [g for g in first if g is not None and g.requires_grad]
         if not first:
             return []
@@ -105,9 +105,9 @@ def _second(info: Any, sample: Any, i: int) -> _Parts:
 
 
 def _first_gradients(
-    info: Any, sample: Any, place: Place, *, again: bool
+    info: Any, sample: Any, placement: Placement, *, again: bool
 ) -> tuple[list[torch.Tensor], list[torch.Tensor], list[torch.Tensor | None]]:
-    args, kwargs = place.bring(sample)
+    args, kwargs = placement.bring(sample)
     inputs = [x for x in tree_leaves((args, kwargs)) if _wants_gradient(x)]
     result = info.gradcheck_wrapper(info.op, *args, **kwargs)
     results = tree_leaves(sample.output_process_fn_grad(result))
@@ -134,9 +134,9 @@ def _of_equals(gradient: torch.Tensor | None, x: torch.Tensor) -> torch.Tensor |
     """The gradients of equal elements of `x` added up, one sum for each different element, in float64."""
     if gradient is None or gradient.shape != x.shape or gradient.dtype != x.dtype:
         return gradient
-    different, places = x.detach().cpu().double().unique(return_inverse=True)
+    different, placements = x.detach().cpu().double().unique(return_inverse=True)
     gradients = gradient.detach().cpu().double().flatten()
-    return torch.zeros_like(different).index_add(0, places.flatten(), gradients)
+    return torch.zeros_like(different).index_add(0, placements.flatten(), gradients)
 
 
 def _wants_gradient(x: Any) -> bool:
@@ -163,10 +163,10 @@ def _out(info: Any, sample: Any, i: int) -> _Parts:
     for name, prepare in _OUTS.items():
         if name == "its own shape" or i < _FULLY_CHECKED_OUTS:
 
-            def at(place: Place, prepare: Callable[..., torch.Tensor] = prepare) -> Any:
-                args, kwargs = place.bring(sample)
-                like = in_double(made) if place.double else made
-                out = Copier(place.device)(tree_map(prepare, like))
+            def at(placement: Placement, prepare: Callable[..., torch.Tensor] = prepare) -> Any:
+                args, kwargs = placement.bring(sample)
+                like = in_double(made) if placement.double else made
+                out = Copier(placement.device)(tree_map(prepare, like))
                 result = info.op(*args, **kwargs, out=out)
                 pairs = list(zip(tree_leaves(result), tree_leaves(out), strict=True))
                 return [r for r, _ in pairs], [r is o for r, o in pairs]
@@ -185,8 +185,8 @@ _OUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 def _inplace(info: Any, sample: Any, i: int) -> _Parts:
-    def at(place: Place) -> Any:
-        args, kwargs = place.bring(sample)
+    def at(placement: Placement) -> Any:
+        args, kwargs = placement.bring(sample)
         before = args[0]._version
         result = info.inplace_variant(*args, **kwargs)
         return result, result is args[0], args[0]._version - before

@@ -18,7 +18,7 @@ File = Callable[[str], None]
 def chips(pjrt_kind: File) -> list[Any]:
     """All that this process may use of the device at work; the test is not run where that is one."""
     pjrt_kind("collectives")
-    from torch_pjrt.run.client import client
+    from torch_pjrt.client.client import client
 
     found = list(client().chip.client.local_devices())
     if len(found) < 2:

@@ -34,7 +34,7 @@ def test_tensors_that_share_memory_see_each_others_writes(pjrt_kind: File) -> No
         x.data[2] = 9
         torch.mul(x[:4], 2, out=x[4:])
         x.view(torch.int32)[0] = 0
-        other = torch.empty(0, device=x.device).set_(x)
+        other = torch.empty(0, device=x.device).set_(x)  # pyright: ignore[reportArgumentType]
         other.neg_()
 
     assert there.untyped_storage().data_ptr() == there[1:].untyped_storage().data_ptr()
@@ -43,8 +43,8 @@ def test_tensors_that_share_memory_see_each_others_writes(pjrt_kind: File) -> No
 
 def test_training_step_reuses_memory_where_the_device_says_so(pjrt_kind: File) -> None:
     pjrt_kind("donation")
+    from torch_pjrt.client.client import client
     from torch_pjrt.observe.counters import counters
-    from torch_pjrt.run.client import client
 
     weight = torch.ones(64, 64, device="pjrt", requires_grad=True)
     optimizer = torch.optim.SGD([weight], lr=0.1)

@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                     line = f"{kind} {seed}: {answer['what']}"
                     print(line, flush=True)
                     if options.results is not None:
-                        with options.results.open("a") as file:
+                        with options.results.open("a") as file:  # pyright: ignore[reportGeneralTypeIssues]
                             file.write(line + "\n")
                 seed += 1
                 if answer.get("end") or time.monotonic() > end:

@@ -177,8 +177,8 @@ def larger_shape(d: Draw) -> list[int]:
     return [d.rng.choice([1, 2]), *shape] if d.rng.random() < 0.5 else shape
 
 
-def place(d: Draw) -> int:
-    """A place along the dim that was drawn last."""
+def position(d: Draw) -> int:
+    """An index along the dim that was drawn last."""
     size = d.size
     return d.rng.randrange(-size, size) if size else 0
 
@@ -204,7 +204,7 @@ def slices(d: Draw) -> Any:
 
 
 def indices(n: int | None = None) -> Argument:
-    """Places along the dim that was drawn last: a list that the call makes a tensor of."""
+    """Indices along the dim that was drawn last: a list that the call makes a tensor of."""
 
     def draw(d: Draw) -> list[int]:
         size = d.size

@@ -66,8 +66,8 @@ def gathered(x: Any, dim: int, index: list[int]) -> Any:
     shape = [1] * x.dim()
     if shape:
         shape[dim] = len(index)
-    places = torch.tensor(index, device=x.device).reshape(shape or [len(index)])
-    return torch.gather(x, dim, places)
+    positions = torch.tensor(index, device=x.device).reshape(shape or [len(index)])
+    return torch.gather(x, dim, positions)
 
 
 def set_item(x: Any, index: Any, value: Any) -> Any:
@@ -89,21 +89,21 @@ def select_where(x: Any, bound: Any) -> Any:
 
 
 def accumulate_at(x: Any, dim: int, index: list[int]) -> Any:
-    places = torch.tensor(index, device=x.device)
-    return x.index_add_(dim, places, x.index_select(dim, places))
+    positions = torch.tensor(index, device=x.device)
+    return x.index_add_(dim, positions, x.index_select(dim, positions))
 
 
 def scatter_added(x: Any, dim: int, index: list[int]) -> Any:
     shape = [1] * x.dim()
     if shape:
         shape[dim] = len(index)
-    places = torch.tensor(index, device=x.device).reshape(shape or [len(index)])
-    return x.scatter_add(dim, places, torch.ones_like(places, dtype=x.dtype))
+    positions = torch.tensor(index, device=x.device).reshape(shape or [len(index)])
+    return x.scatter_add(dim, positions, torch.ones_like(positions, dtype=x.dtype))
 
 
 def embedded(weight: Any, index: list[int]) -> Any:
-    places = torch.tensor(index, device=weight.device) % max(weight.shape[0], 1)
-    return F.embedding(places, weight)
+    positions = torch.tensor(index, device=weight.device) % max(weight.shape[0], 1)
+    return F.embedding(positions, weight)
 
 
 def searched(sequence: Any, x: Any) -> Any:
@@ -111,10 +111,10 @@ def searched(sequence: Any, x: Any) -> Any:
 
 
 def cross_entropy(x: Any, index: list[int]) -> Any:
-    places = torch.tensor(index, device=x.device) % max(x.shape[-1], 1)
+    positions = torch.tensor(index, device=x.device) % max(x.shape[-1], 1)
     rows = x.reshape(-1, x.shape[-1])
-    n = min(rows.shape[0], places.shape[0])
-    return F.cross_entropy(rows[:n], places[:n])
+    n = min(rows.shape[0], positions.shape[0])
+    return F.cross_entropy(rows[:n], positions[:n])
 
 
 def attention(x: Any, causal: bool) -> Any:
@@ -123,6 +123,11 @@ def attention(x: Any, causal: bool) -> Any:
 
 def with_values_of(x: Any, y: Any) -> Any:
     return x.copy_(y)
+
+
+def std_and_mean(x: Any, dim: Any, **kwargs: Any) -> Any:
+    """Of what is finite: the CPU's running mean is nan after an infinity, but for a last one."""
+    return torch.std_mean(x.where(x.isfinite(), 1), dim, **kwargs)
 
 
 def batch_norm(x: Any) -> Any:
@@ -151,7 +156,7 @@ PURE: tuple[Call, ...] = (
     _row("sum", a.any_tensor, a.dims, keepdim=a.flag, dtype=a.dtype),
     _row("mean", a.floats, a.dims, keepdim=a.flag),
     _row("var", a.floats, a.dims, correction=a.one_of(0, 1, 2), keepdim=a.flag),
-    _row("std_mean", a.floats, a.dims, keepdim=a.flag),
+    _own("std_and_mean", std_and_mean, a.floats, a.dims, keepdim=a.flag),
     _row("linalg.vector_norm", a.floats, a.one_of(1, 2, float("inf"), 0.5), a.dims, keepdim=a.flag),
     *[_row(n, a.floats, a.dim) for n in _SCANS],
     _row("cumsum", a.any_tensor, a.dim, dtype=a.dtype),
@@ -180,7 +185,7 @@ PURE: tuple[Call, ...] = (
     _row("squeeze", a.any_tensor, a.dim),
     _row("unsqueeze", a.any_tensor, a.dim),
     _row("movedim", a.any_tensor, a.dim, a.dim),
-    _row("select", a.any_tensor, a.dim, a.place),
+    _row("select", a.any_tensor, a.dim, a.position),
     _row("flip", a.any_tensor, a.dims),
     _row("roll", a.any_tensor, a.small, a.dim),
     _row("rot90", a.any_tensor, a.small),

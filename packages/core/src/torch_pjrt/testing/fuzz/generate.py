@@ -39,7 +39,7 @@ def program(
     stays: it must raise the same on the device, and the program goes on without it.
     """
     made = Program(kind, inputs_for(rng, grad))
-    env = list(made.placed("cpu"))
+    env: list[object] = list(made.placed("cpu"))
     n_inputs = len(env)
     for _ in range(_TRIES * length):
         if len(made.statements) >= length:

@@ -98,11 +98,11 @@ class TestModules(TestCase):
             given = wrong.module_error_input
             init, call = given.constructor_input, given.forward_input
             if wrong.error_on == ModuleErrorEnum.CONSTRUCTION_ERROR:
-                with self.assertRaisesRegex(wrong.error_type, wrong.error_regex):
+                with self.assertRaisesRegex(wrong.error_type, wrong.error_regex):  # pyright: ignore[reportOptionalContextManager]
                     module_info.module_cls(*init.args, **init.kwargs)
                 continue
             module = module_info.module_cls(*init.args, **init.kwargs).to(device).train(training)
-            with self.assertRaisesRegex(wrong.error_type, wrong.error_regex):
+            with self.assertRaisesRegex(wrong.error_type, wrong.error_regex):  # pyright: ignore[reportOptionalContextManager]
                 module(*call.args, **call.kwargs)
 
 

@@ -121,7 +121,7 @@ class TestOptimizers(TestCase):
     def test_errors(self, device, dtype, optim_info):
         for wrong in optim_info.optim_error_inputs_func(device=device, dtype=dtype):
             given = wrong.optimizer_error_input
-            with self.assertRaisesRegex(wrong.error_type, wrong.error_regex):
+            with self.assertRaisesRegex(wrong.error_type, wrong.error_regex):  # pyright: ignore[reportOptionalContextManager]
                 optimizer = optim_info.optim_cls(given.params, **given.kwargs)
                 if wrong.error_on == OptimizerErrorEnum.STEP_ERROR:
                     optimizer.step()

@@ -1,0 +1,179 @@
+"""`torch_pjrt.compile_for()`: a function compiled ahead of time for hardware that is not here."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from torch_pjrt import dtypes
+from torch_pjrt.aot.compiled import CompiledFor, collectives_of
+from torch_pjrt.aot.recording import RecordedStep, recorded
+from torch_pjrt.client.client import Client, acting_as, suited
+from torch_pjrt.compile.build import function_of
+from torch_pjrt.compile.programs import NumberPlan
+from torch_pjrt.diagnostics.cost import cost_of
+from torch_pjrt.errors import CompileError, DeviceFull, UnknownDevice
+from torch_pjrt.graph.boundary import Position, with_stacks
+from torch_pjrt.graph.graph import graph_of
+from torch_pjrt.graph.tensor_spec import stack_of
+from torch_pjrt.observe.dumps import stablehlo_of
+from torch_pjrt.observe.tables import readable
+from torch_pjrt.passes.runner import run_passes
+from torch_pjrt.plugin.host import host
+from torch_pjrt.run.sync import one_at_a_time
+from torch_pjrt.tensor.registration.registry import register_all
+
+_AXIS = "data"
+
+
+def compile_for(
+    target: str, fn: Callable[..., Any], /, *example_inputs: Any, sharded: bool = False
+) -> CompiledFor:
+    """Compile `fn(*example_inputs)` for `target` without having it, and without computing anything.
+
+    target          `v5e:2x4` (TPUs of a topology), `h100` (one GPU); `torch_pjrt.targets()` lists them.
+    fn              a module, or a function: a training step, for example, with the model and the
+                    optimizer that it closes over on the device `pjrt`. Its Python runs twice.
+    example_inputs  what it takes. Of tensors only shape and dtype matter: they may be on `meta`.
+    sharded         data parallelism: each tensor of `example_inputs` is spread over all chips of the
+                    target by its first dim, parameters are on each. Else the program is for one chip.
+
+    What the target's device lacks, the program does without, as on the device itself: 64-bit types are
+    halved, with a warning.
+
+    Tensors and optimizers are as before when it returns. Raises `UnknownDevice` for a target that no plugin
+    knows, `DeviceFull` if the program needs more memory than a chip has, `CompileError` if the compiler
+    refuses it otherwise, and `LoweringError` if the function needs the value of a tensor.
+    """
+    device, chips = _chips_of(target)
+    register_all()  # starts the device at work: recording needs its kernels
+    with recorded(fn, example_inputs) as ahead, one_at_a_time():
+        capabilities = device.capabilities()
+        there = Client(
+            device,
+            chips[0],
+            host().lowerings(device),
+            suited(host().passes(device), capabilities),
+            os.getpid(),
+            capabilities,
+            capabilities.donation is not False,
+        )
+        used = chips if sharded else chips[:1]
+        wide = capabilities.has_64_bits
+        if not wide and dtypes.are_wide():
+            warnings.warn(dtypes.notice_of_halves(device.name), stacklevel=2)
+        with acting_as(there), dtypes.as_on_a_device(has_64_bits=wide), dtypes.x64():
+            lowered = _lowered(there, ahead, used if sharded else None)
+            text = stablehlo_of(lowered)
+            compiled = _compiled(there, lowered, target)
+        n_operators = len(graph_of(ahead.tape, ahead.outputs).nodes)
+    return _described(target, used, n_operators, compiled, text, device)
+
+
+def targets() -> list[str]:
+    """Names that `compile_for` takes, or examples of them, from all plugins that are installed."""
+    return [name for offer in host().all_offers() for name in offer.device.targets()]
+
+
+def _chips_of(target: str) -> tuple[Any, Sequence[Any]]:
+    for offer in host().all_offers():
+        chips = offer.device.compile_only_chips(target)
+        if chips is not None:
+            return offer.device, chips
+    raise UnknownDevice(
+        f"No plugin compiles for `{target}`.",
+        saw=f"targets {', '.join(targets()) or 'none'}",
+        hint='pip install "torch-pjrt[tpu]" or "torch-pjrt-gpu[cuda13]", which need no such hardware for it',
+    )
+
+
+def _lowered(there: Client, ahead: RecordedStep, chips: Sequence[Any] | None) -> Any:
+    """The function of the recorded graph, lowered for the chips; `chips` if it is to be sharded over them."""
+    tape, none = ahead.tape, np.zeros(0, np.int64)
+    plan = NumberPlan(tape, none, none)
+    aliased = {-n - 1: i for i, n in enumerate(ahead.reusable)} if there.donates else {}
+    recorded = graph_of(tape, list(ahead.outputs))
+    graph, boundary = with_stacks(run_passes(there.passes, recorded), aliased)
+    function = function_of(graph, there.lowerings, plan, len(tape.draws))
+    one = jax.sharding.SingleDeviceSharding(there.chip)
+    whole, parts, of_each, outs = one, one, one, one
+    if chips is not None:
+        mesh = jax.sharding.Mesh(np.array(chips), (_AXIS,))
+        whole = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+        parts = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(_AXIS))
+        of_each = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(None, _AXIS))
+        # What takes the memory of inputs comes first.
+        n_aliased = len(boundary.donated)
+        outs = tuple(whole if i < n_aliased else None for i in range(len(boundary.outputs)))
+
+    def argument(position: Position) -> Any:
+        if isinstance(position, int):
+            spec = tape.inputs[position].spec
+            return _like(spec, parts if position in ahead.given and spec.shape else whole)
+        spec = tape.inputs[position[0]].spec
+        are_given = ahead.given.issuperset(position) and spec.shape
+        return _like(stack_of(spec, len(position)), of_each if are_given else whole)
+
+    arguments = [argument(position) for position in boundary.inputs]
+    arguments += [
+        jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=True, sharding=whole)
+        for a in plan.arguments(tape)
+    ]
+    jitted = jax.jit(
+        function, donate_argnums=boundary.donated, keep_unused=True, out_shardings=outs
+    )
+    return jitted.lower(*arguments)
+
+
+def _like(spec: Any, sharding: Any) -> Any:
+    return jax.ShapeDtypeStruct(tuple(spec.shape), dtypes.to_jax(spec.dtype), sharding=sharding)
+
+
+def _compiled(there: Client, lowered: Any, target: str) -> Any:
+    try:
+        return there.compile_lowered(lowered)
+    except CompileError as error:
+        if "RESOURCE_EXHAUSTED" in (error.saw or ""):
+            raise _full(target, (error.saw or "").partition("\n")[0]) from error
+        raise
+
+
+def _full(target: str, saw: str) -> DeviceFull:
+    return DeviceFull(
+        f"The program needs more memory than a chip of `{target}` has.",
+        saw=saw,
+        hint="make the batch smaller, checkpoint activations, or spread it over more chips (`sharded=True`)",
+    )
+
+
+def _described(
+    target: str, chips: Sequence[Any], n_operators: int, compiled: Any, text: str, device: Any
+) -> CompiledFor:
+    memory = compiled.memory_analysis()
+    cost = cost_of(compiled)
+    found = CompiledFor(
+        target,
+        chips[0].device_kind,
+        len(chips),
+        n_operators,
+        memory.argument_size_in_bytes,
+        memory.output_size_in_bytes,
+        memory.alias_size_in_bytes,
+        memory.temp_size_in_bytes,
+        memory.generated_code_size_in_bytes,
+        cost.flops,
+        cost.accessed_bytes,
+        collectives_of(compiled.as_text()),
+        compiled,
+        text,
+    )
+    limit = device.target_memory_bytes(target)
+    if limit is not None and found.memory_bytes > limit:
+        saw = f"{readable(found.memory_bytes)}, of which {readable(found.temporary_bytes)} between"
+        raise _full(target, f"{saw}; the chip has {readable(limit)}")
+    return found

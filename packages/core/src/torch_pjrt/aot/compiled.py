@@ -1,0 +1,99 @@
+"""A program compiled for hardware that is not here: what it needs of each chip, and says to the others."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+from torch_pjrt.observe.tables import Shown, Table, readable
+
+# XLA's names, and bits of an element.
+_COLLECTIVES = (
+    "all-gather|all-reduce|all-to-all|collective-permute|collective-broadcast|reduce-scatter"
+)
+_MADE = re.compile(rf"= (.+?) ({_COLLECTIVES})(-start)?\((.*)")
+_ARRAY = re.compile(r"\b(pred|[a-z]+\d+[a-z0-9]*)\[([\d,]*)\]")
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class CompiledFor(Shown):
+    """What `compile_for` found. Figures are of one chip, and XLA's estimates; None where it does not say.
+
+    target, chip, n_chips    what it was compiled for: the name that was given, what the chip calls itself.
+    argument_bytes  inputs. output_bytes: results. reused_bytes: of results that take the place of inputs.
+    temporary_bytes  what it needs between. code_bytes: the program itself.
+    flops, accessed_bytes    arithmetic on floats; what its kernels read and write.
+    collectives     by XLA's name: how many there are in the program, and the bytes that they make.
+    n_operators     of PyTorch, as recorded.
+    """
+
+    target: str
+    chip: str
+    n_chips: int
+    n_operators: int
+    argument_bytes: int
+    output_bytes: int
+    reused_bytes: int
+    temporary_bytes: int
+    code_bytes: int
+    flops: int | None
+    accessed_bytes: int | None
+    collectives: Mapping[str, tuple[int, int]]
+    compiled: Any = field(repr=False)
+    stablehlo: str = field(repr=False)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Of each chip, while the program runs."""
+        whole = self.argument_bytes + self.output_bytes - self.reused_bytes
+        return whole + self.temporary_bytes + self.code_bytes
+
+    def text(self) -> str:
+        """The compiled program, as XLA writes it."""
+        return self.compiled.as_text()
+
+    def _tables(self) -> list[Table]:
+        rows = [
+            ("chip", f"{self.n_chips} x {self.chip}"),
+            ("operators", f"{self.n_operators:,}"),
+            ("memory of each chip", readable(self.memory_bytes)),
+            ("    arguments", readable(self.argument_bytes)),
+            ("    results in places of their own", readable(self.output_bytes - self.reused_bytes)),
+            ("    between", readable(self.temporary_bytes)),
+            ("    program", readable(self.code_bytes)),
+            ("flops", "unknown" if self.flops is None else f"{self.flops:,}"),
+            ("accessed", readable(self.accessed_bytes) if self.accessed_bytes else "unknown"),
+        ]
+        said = [(name, n, readable(size)) for name, (n, size) in self.collectives.items()]
+        return [
+            Table(f"Compiled for {self.target}", ("", ""), rows),
+            Table("Collectives", ("operation", "times", "bytes"), said),
+        ]
+
+
+def collectives_of(text: str) -> dict[str, tuple[int, int]]:
+    """The operations across chips in XLA's text of a program: how many of each, and their results' bytes."""
+    counts: Counter[str] = Counter()
+    sizes: Counter[str] = Counter()
+    for name, n_bytes, _ in each_collective(text):
+        counts[name] += 1
+        sizes[name] += n_bytes
+    return {name: (counts[name], sizes[name]) for name in sorted(counts)}
+
+
+def each_collective(text: str) -> Iterator[tuple[str, int, str]]:
+    """Each operation across chips in XLA's text of a program: name, bytes of its results, rest of the line."""
+    for made, name, started, rest in _MADE.findall(text):
+        arrays = [_size(*array) for array in _ARRAY.findall(made)]
+        # What starts one gives its inputs and its results.
+        yield name, sum(arrays[len(arrays) // 2 :] if started else arrays), rest
+
+
+def _size(element: str, shape: str) -> int:
+    bits = 8 if element == "pred" else int("".join(re.findall(r"\d+", element)[:1]))
+    n = prod(int(d) for d in shape.split(",")) if shape else 1
+    return n * bits // 8

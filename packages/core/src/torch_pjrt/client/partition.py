@@ -1,0 +1,90 @@
+"""Arrays that lie on several chips: the hook for packages that have XLA partition programs.
+
+Core puts everything on one chip. A `Partitioner`, of which a process has at most one, says where else arrays
+go, and how a program's results lie. The shardings of inputs are a part of a program's key, here and on disk,
+only where there is a partitioner: without one nothing of this is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from torch_pjrt.client.shardings import Sharding
+from torch_pjrt.errors import SettingError
+from torch_pjrt.session import session
+
+if TYPE_CHECKING:
+    from torch_pjrt.graph.graph import Graph
+    from torch_pjrt.graph.tape import Value
+
+
+class Partitioner(Protocol):
+    """Where arrays lie that are on several chips, as JAX's shardings."""
+
+    def default(self) -> Sharding | None:
+        """Where an array goes that nobody has placed, an upload say; None: on the device's first chip."""
+        ...
+
+    def common(self, shardings: Sequence[Sharding]) -> Sharding | None:
+        """Where inputs of a program go that are on one chip, if others are on several; else None.
+
+        Raises for shardings that no one program can take, of other chips say.
+        """
+        ...
+
+    def asked_for(self, graph: Graph) -> Sharding | None:
+        """Where the inputs of a program go that are all on one chip; None: they stay."""
+        ...
+
+    def of_buffer(self, buffer: Any) -> Sharding | None:
+        """Where an array of a buffer's shape goes that the buffer is to hold."""
+        ...
+
+    def of_outputs(
+        self, graph: Graph, inputs: Sequence[Sharding], outputs: Sequence[Output]
+    ) -> Sequence[Sharding | None] | None:
+        """How a program's results are to lie, in order; of one XLA may decide (None), or all are on one chip.
+
+        graph    as it was recorded; passes have not run yet.
+        inputs   the shardings of its inputs, in order.
+        outputs  of each result the value, and the sharding of the input whose place it takes.
+        """
+        ...
+
+    def written(self, sharding: Sharding) -> str | None:
+        """A text, if there is one, that is equal in every process for equal shardings, for the disk."""
+        ...
+
+
+class Output:
+    """A result of a program: its value, and the sharding of the input whose place it takes, if any."""
+
+    __slots__ = ("replaces", "value")
+
+    def __init__(self, value: Value, replaces: Sharding | None) -> None:
+        self.value = value
+        self.replaces = replaces
+
+
+class Chosen:
+    """The one partitioner of a process, or None."""
+
+    def __init__(self) -> None:
+        self.partitioner: Partitioner | None = None
+
+
+chosen = session.own("who spreads arrays over chips", Chosen())
+
+
+def set_partitioner(new: Partitioner) -> None:
+    """Have this partitioner say where arrays go, in this process, from now on.
+
+    Raises `SettingError` if there is another one.
+    """
+    before = chosen.partitioner
+    if before is not None and before is not new:
+        raise SettingError(
+            "Another package partitions programs in this process already.", saw=repr(before)
+        )
+    chosen.partitioner = new

@@ -1,0 +1,39 @@
+"""Programs that are looked at, or run beside the real one: they are in no cache, and donate nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch_pjrt import dtypes
+from torch_pjrt.client.client import client
+from torch_pjrt.compile.build import function_of
+from torch_pjrt.compile.programs import NumberPlan, shapes_of_arguments
+from torch_pjrt.graph.graph import Graph, graph_of, with_inputs
+from torch_pjrt.graph.tape import Tape
+from torch_pjrt.passes.runner import run_passes
+
+Function = Callable[..., Any]
+
+
+def lowered_uncached(
+    tape: Tape,
+    outputs: Sequence[int],
+    plan: NumberPlan,
+    wrapped: Callable[[Function], Function] | None = None,
+) -> Any:
+    """The `jax.stages.Lowered` of what the tape has recorded, `outputs` being its results, in order.
+
+    `wrapped` makes another function of the one that gives those, which takes the same arguments.
+    """
+    graph = passed(tape, outputs, plan)
+    function = function_of(graph, client().lowerings, plan, len(tape.draws))
+    if wrapped is not None:
+        function = wrapped(function)
+    with dtypes.x64():
+        return client().lower(function, shapes_of_arguments(tape, plan), ())
+
+
+def passed(tape: Tape, outputs: Sequence[int], plan: NumberPlan) -> Graph:
+    """The graph that the tape recorded, after the passes."""
+    return run_passes(client().passes, with_inputs(graph_of(tape, outputs), plan.changing))

@@ -1,0 +1,90 @@
+"""Optimizers that count their steps on the host, by a tensor of the CPU, and have the option `capturable`.
+
+With it they count on the device, so that each of their steps is the same program on the same tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from torch_pjrt.tensor.storage.buffer import is_pjrt
+
+
+@contextmanager
+def counting_on_the_device(optimizers: Iterable[Optimizer]) -> Iterator[None]:
+    """Meanwhile, groups that have the option `capturable` keep no tensor on the host."""
+    groups = [group for optimizer in optimizers for group in _countable(optimizer)]
+    move_counts(optimizers)
+    for group in groups:
+        group["capturable"] = True
+    try:
+        yield
+    finally:
+        for group in groups:
+            group["capturable"] = False
+
+
+def can_count_on_the_device(optimizers: Iterable[Optimizer]) -> bool:
+    """Whether one of them has the option, and it is off."""
+    return any(_countable(optimizer) for optimizer in optimizers)
+
+
+def _countable(optimizer: Optimizer) -> list[dict[str, Any]]:
+    return [
+        group
+        for group in optimizer.param_groups
+        if group.get("capturable") is False and not group.get("fused")
+    ]
+
+
+def move_counts(optimizers: Iterable[Optimizer]) -> bool:
+    """Move what the groups with that option count to the device; whether there was something to move."""
+    found = [
+        (state, key)
+        for optimizer in optimizers
+        for group in _countable(optimizer)
+        for p in group["params"]
+        if is_pjrt(p)
+        for state in [optimizer.state.get(p, {})]
+        for key, x in state.items()
+        if _is_a_count(x)
+    ]
+    for state, key in found:
+        state[key] = state[key].to("pjrt")
+    return bool(found)
+
+
+def _is_a_count(x: Any) -> bool:
+    return isinstance(x, torch.Tensor) and not x.dim() and not is_pjrt(x)
+
+
+def hint_for(optimizers: Iterable[Optimizer]) -> str | None:
+    """What to do about those of them that a captured step cannot have; None where there is nothing to say."""
+    for optimizer in optimizers:
+        name = type(optimizer).__name__
+        group = optimizer.param_groups[0] if optimizer.param_groups else {}
+        outside = f"or leave `{name}.step()` out of the captured step, and call it after that"
+        if group.get("capturable") or group.get("fused"):
+            continue
+        if "fused" in group and any(_has_counts(optimizer)):
+            return f"`{name}` counts its steps on the host: make it with fused=True, {outside}"
+        if any(_has_counts(optimizer)):
+            return (
+                f"`{name}` keeps numbers on the host that change in each step: keep them in tensors on pjrt, "
+                f"{outside}"
+            )
+    return None
+
+
+def _has_counts(optimizer: Optimizer) -> Iterator[bool]:
+    """Whether there is anything on the host that a step of the optimizer may change, one by one."""
+    states = [state for state in optimizer.state.values() if isinstance(state, dict)]
+    for x in [x for state in states for x in state.values()]:
+        yield isinstance(x, (int, float)) or _is_a_count(x)
+    for key in ("step", "steps", "k", "t"):
+        yield any(isinstance(group.get(key), (int, float)) for group in optimizer.param_groups)

@@ -1,0 +1,59 @@
+"""Quiet: while a block runs, no foreign Python runs within it on this thread.
+
+Signals whose handlers are Python functions are noted, and their handlers called when the block ends
+(`interrupts/signals.py`); garbage is collected after it, with the finalizers that it may have. A handler may
+raise (Ctrl-C does), a finalizer may read a tensor: in the middle of JAX's tracing, or between a launch that
+takes the memory of parameters and the storing of what it gave, neither could be survived.
+
+It costs a microsecond, and so is for what is done once (making programs, first launches) and backward.
+"""
+
+from __future__ import annotations
+
+import gc
+import threading
+from itertools import starmap
+from typing import Any
+
+from torch_pjrt.interrupts.signals import ONCE, came, deliver_soon, install, waits
+from torch_pjrt.session import session
+
+
+class _Blocks:
+    """How many run now, on all threads; whether garbage was collected before the first of them."""
+
+    __slots__ = ("collects", "n")
+
+    def __init__(self) -> None:
+        self.n = 0
+        self.collects = False
+
+
+_blocks = session.own("blocks in which no foreign Python runs", _Blocks())
+_main = threading.main_thread().ident
+
+
+class quiet:
+    """A context manager, see above. May be nested."""
+
+    __slots__ = ("_is_main",)
+
+    def __enter__(self) -> None:
+        self._is_main = threading.get_ident() == _main
+        if self._is_main:
+            install()
+            waits.n += 1
+        if not _blocks.n:
+            _blocks.collects = gc.isenabled()
+        _blocks.n += 1
+        gc.disable()
+
+    def __exit__(self, *error: Any) -> None:
+        _blocks.n -= 1
+        if not _blocks.n and _blocks.collects:
+            gc.enable()
+        if self._is_main:
+            soon = starmap(deliver_soon, ONCE)
+            waits.n -= 1  # from here on a handler may be called, but for the end nothing can
+            if came:
+                _ = [*soon]

@@ -1,0 +1,142 @@
+"""Annotations: an operator that gives what it is given, and says something of it to passes and to XLA.
+
+    torch_pjrt::annotate(Tensor self, str kind, str value) -> Tensor
+
+`kind` is a name that a package has defined, `value` its arguments as a Python literal: both are part of
+the node's signature, and so of the program's key, here and on disk. A pass reads them by
+`annotation_of`; the kind's rule, a function on JAX arrays, is what the node becomes. It is an operator
+of PyTorch's, so that `torch.compile`, autograd, rolled layers and captured steps keep it.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from torch_pjrt.errors import SettingError
+from torch_pjrt.lowering import added
+from torch_pjrt.session import session
+
+if TYPE_CHECKING:
+    from torch_pjrt.graph.graph import Node
+
+_library = torch.library.Library("torch_pjrt", "FRAGMENT")
+_library.define("annotate(Tensor self, str kind, str value) -> Tensor")
+
+ANNOTATE = torch.ops.torch_pjrt.annotate.default
+_PLAIN = (bool, int, str)
+
+
+@dataclass(frozen=True, slots=True)
+class Annotation:
+    """What a node of `annotate` says of its value: a kind, and the arguments that were given."""
+
+    kind: str
+    args: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of annotation. `rule` is called with the array and the arguments; None: the value as it is."""
+
+    name: str
+    rule: Callable[..., Any] | None
+    gradient: bool
+
+
+kinds: dict[str, Kind] = session.own("kinds of annotations", {})
+
+
+def define_annotation(
+    kind: str,
+    rule: Callable[..., Any] | None = None,
+    *,
+    gradient: bool = True,
+    fingerprint: str | None = None,
+) -> None:
+    """Make a kind of annotation known to this process, under a name like `mine.layout`.
+
+    rule         what a node becomes: from a JAX array and the annotation's arguments to an array of the
+                 same shape and dtype, `jax.lax.with_sharding_constraint` say. None: the array as it is.
+    gradient     whether the value's gradient gets the same annotation.
+    fingerprint  a text that changes whenever the rule computes something else, for rules that are no
+                 functions of a module's own (closures, partials): without one their programs are not
+                 kept on disk.
+
+    Raises `SettingError` for a name that is taken by another rule.
+
+        define_annotation("mine.scaled", lambda x, factor: x * factor, gradient=False)
+    """
+    known = kinds.get(kind)
+    if known is not None and known.rule is not rule:
+        raise SettingError(f"There is an annotation of the kind `{kind}` already.", saw=repr(known))
+    kinds[kind] = Kind(kind, rule, gradient)
+    added.note_source(kind, rule, fingerprint)
+
+
+def annotate(x: torch.Tensor, kind: str, *args: Any) -> torch.Tensor:
+    """A tensor of the same values, shape and dtype, about which passes and XLA are told something.
+
+    args   bools, integers, finite floats, text, None, and tuples or lists of these: part of the
+           program's key.
+
+    The result is another tensor for autograd, and no copy on the device. It works within `torch.compile` too.
+    Raises `SettingError` for a kind that nobody has defined, `TypeError` for other arguments.
+
+        define_annotation("mine.name")
+        y = annotate(x * 2, "mine.name", "activations", (0, 1))
+    """
+    if kind not in kinds:
+        raise SettingError(
+            f"No annotation of the kind `{kind}` is defined.",
+            expected=", ".join(sorted(kinds)) or None,
+            hint="torch_pjrt.extend.define_annotation(kind, rule)",
+        )
+    return ANNOTATE(x, kind, repr(_plain(args)))
+
+
+def annotation_of(node: Node) -> Annotation | None:
+    """What the node says of its value, if it is one of `annotate`; None for others. For passes."""
+    if node.op is not ANNOTATE:
+        return None
+    _, kind, value = node.signature.args
+    return Annotation(kind, ast.literal_eval(value))
+
+
+def applied(x: Any, kind: str, value: str) -> Any:
+    """What the node becomes: the kind's rule on a JAX array."""
+    rule = kinds[kind].rule
+    return x if rule is None else rule(x, *ast.literal_eval(value))
+
+
+def _plain(x: Any) -> Any:
+    """`x` as a literal says it, lists as tuples."""
+    if isinstance(x, (list, tuple)):
+        return tuple(map(_plain, x))
+    if x is None or type(x) in _PLAIN or (type(x) is float and x - x == 0):
+        return x
+    raise TypeError(
+        f"an annotation takes numbers, text, None and tuples of them, not {type(x).__name__}: {x!r}"
+    )
+
+
+def _backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+    known = kinds.get(ctx.kind)
+    if known is not None and known.gradient:
+        grad = ANNOTATE(grad, ctx.kind, ctx.value)
+    return grad, None, None
+
+
+def _keep(ctx: Any, inputs: Any, output: Any) -> None:
+    ctx.kind, ctx.value = inputs[1:]
+
+
+_library.impl("annotate", lambda self, kind, value: self.clone(), "CPU")
+_library.impl("annotate", lambda self, kind, value: torch.empty_like(self), "Meta")
+torch.library.register_autograd(
+    "torch_pjrt::annotate", _backward, setup_context=_keep, lib=_library
+)

@@ -1,0 +1,98 @@
+"""`scaled_dot_product_attention` as one recorded operator, with its backward, so that kernels can replace it.
+
+PyTorch chooses between implementations in C++, by a table that a Python backend has no entry in, and would
+take its composition of simpler operators. So the choice is made here, before autograd: below it stands
+the operator that PyTorch leaves to other devices, which has a derivative.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch.nn.attention import SDPBackend
+
+from torch_pjrt.client.client import client
+from torch_pjrt.overloads import aten
+
+Optional = torch.Tensor | None
+
+_ONE_OPERATOR = aten._scaled_dot_product_fused_attention_overrideable.default
+
+
+def _has_rule() -> bool:
+    return torch._C._get_overrideable_sdp_enabled() and _ONE_OPERATOR in client().lowerings
+
+
+def _is_batched() -> bool:
+    """Within `torch.vmap`: it knows no batching rule for the one operator, but for simpler ones."""
+    return torch._C._functorch.peek_interpreter_stack() is not None  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _fits(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: Optional,
+    is_causal: bool,
+    enable_gqa: bool,
+) -> bool:
+    """Whether the operator's rule takes the call; PyTorch's composition takes or refuses others."""
+    if not query.dim() == key.dim() == value.dim() == 4 or not query.is_floating_point():
+        return False
+    if not query.dtype == key.dtype == value.dtype:
+        return False
+    batch, heads, queries, width = query.shape
+    key_heads, keys = key.shape[1:3]
+    if key.shape != (batch, key_heads, keys, width):
+        return False
+    if value.shape[:3] != key.shape[:3] or 0 in (*query.shape, *key.shape, *value.shape):
+        return False
+    if heads != key_heads and not (enable_gqa and heads % key_heads == 0):
+        return False
+    if mask is None:
+        return True
+    if is_causal or mask.dim() > 4 or mask.dtype not in (torch.bool, query.dtype):
+        return False
+    wanted = (batch, heads, queries, keys)[4 - mask.dim() :]
+    return all(n in (1, w) for n, w in zip(mask.shape, wanted, strict=True))
+
+
+def scaled_dot_product_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: Optional = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> torch.Tensor:
+    """One operator where its rule takes the call and nobody has forbidden it (`sdpa_kernel`)."""
+    fits = _has_rule() and _fits(query, key, value, attn_mask, is_causal, enable_gqa)
+    if not fits or _is_batched():
+        return aten.scaled_dot_product_attention.default.decompose(
+            query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+        )
+    bias = attn_mask
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        bias = torch.zeros_like(attn_mask, dtype=query.dtype)
+        bias = bias.masked_fill(attn_mask.logical_not(), -math.inf)
+    return _ONE_OPERATOR(query, key, value, bias, dropout_p, is_causal, scale=scale)[0]
+
+
+def _fused_sdp_choice(*args: Any, **kwargs: Any) -> int:
+    return int((SDPBackend.OVERRIDEABLE if _has_rule() else SDPBackend.MATH).value)
+
+
+KERNELS: dict[Any, Any] = {
+    aten._fused_sdp_choice.default: _fused_sdp_choice,
+    aten.scaled_dot_product_attention.default: scaled_dot_product_attention,
+}
+
+# Before autograd: what they call is differentiated.
+ABOVE_AUTOGRAD: dict[Any, Any] = {
+    aten.scaled_dot_product_attention.default: scaled_dot_product_attention,
+}

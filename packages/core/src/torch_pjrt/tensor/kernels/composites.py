@@ -1,0 +1,61 @@
+"""Composite operators that PyTorch composes otherwise for the CPU, or whose C++ would not do here.
+
+`kron_out` writes through `_unsafe_view`. There a view is an operator like any other, thus a copy here:
+products of matrices end with one, and true views cost more. Of others the CPU's kernel lays the result out in
+memory otherwise than the composition does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from torch_pjrt.graph.tensor_spec import contiguous_strides
+from torch_pjrt.overloads import aten
+from torch_pjrt.tensor.recording import record
+
+
+def kron_out(self: torch.Tensor, other: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
+    """The Kronecker product, written to `out` as a product's `out=` is: resized, cast or refused."""
+    product = torch.kron(self, other)
+    return torch.mul(product, torch.ones((), dtype=product.dtype), out=out)
+
+
+def max_pool1d(
+    self: torch.Tensor,
+    kernel_size: Sequence[int],
+    stride: Sequence[int] = (),
+    padding: Sequence[int] = (0,),
+    dilation: Sequence[int] = (1,),
+    ceil_mode: bool = False,
+) -> torch.Tensor:
+    """Contiguous where no gradient is wanted: the CPU has a kernel of its own for that."""
+    pooled = torch.max_pool1d_with_indices(self, kernel_size, stride, padding, dilation, ceil_mode)[  # pyright: ignore[reportArgumentType]
+        0
+    ]
+    if pooled.requires_grad or pooled.stride() == contiguous_strides(pooled.shape):
+        return pooled
+    return pooled.clone(memory_format=torch.contiguous_format)
+
+
+def _all_of_bytes(op: Any) -> Callable[..., torch.Tensor]:
+    """Into an `out=` of bytes: elements are cast before they are looked at, so 0.5 is 0."""
+
+    def all_of(self: torch.Tensor, *dims: Any, out: torch.Tensor, **how: Any) -> torch.Tensor:
+        x = self
+        if out.dtype == torch.uint8 and self.dtype not in (torch.bool, torch.uint8):
+            x = torch.real(self).to(torch.uint8)
+        return record.call(op, (x, *dims), {**how, "out": out})
+
+    return all_of
+
+
+# Also before autograd: what they call is differentiated.
+ABOVE_AUTOGRAD: dict[Any, Any] = {aten.max_pool1d.default: max_pool1d}
+KERNELS: dict[Any, Any] = {
+    **{op: _all_of_bytes(op) for op in (aten.all.all_out, aten.all.dims_out, aten.all.out)},
+    aten.kron.out: kron_out,
+    **ABOVE_AUTOGRAD,
+}

@@ -1,0 +1,186 @@
+"""PyTorch's own errors, word for word: a refused call is tried on CPU, on made-up values.
+
+Meta functions check less than CPU kernels do, and word some errors differently. So a call that is seen
+for the first time is tried by the CPU kernel on tensors that look like its arguments, and what that
+raises is raised. Larger tensors are tried only where the meta function has refused the call already.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import torch
+
+from torch_pjrt.caches import Cache
+from torch_pjrt.graph.tensor_spec import storage_extent
+from torch_pjrt.tensor.recording.argument_binding import mapped
+from torch_pjrt.tensor.storage.buffer import buffer_of, spec_and_offset
+
+_SMALL = 1 << 16  # elements: a trial of a call that the meta function accepts
+_LARGE = 1 << 26  # elements: a trial of a call that it refuses
+
+
+# Sizes are among the values of their arguments.
+_SIZES_ARE_VALUES = frozenset(
+    ("aten::_padded_dense_to_jagged_forward", "aten::repeat_interleave", "aten::segment_reduce")
+)
+
+
+# What kernels ask of strides: memory here has none.
+_ABOUT_STRIDES = ("strides should be multiple of 16 bytes", "Invalid strides/sizes")
+
+# How PyTorch begins to say that it will not write to memory that is used otherwise.
+_OVERLAP = "unsupported operation: "
+_refused: Cache[Any, str | None] = Cache("overlaps that PyTorch refuses", most=4_096)
+
+
+class _TooLarge(Exception):
+    pass
+
+
+def check_small(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Raise what the CPU kernel raises, if the arguments are small. Returns whether they are."""
+    try:
+        error = _tried(op, args, kwargs, _SMALL)
+    except _TooLarge:
+        return False
+    if error is not None:
+        raise error
+    return True
+
+
+def gives_much(results: Any) -> bool:
+    """Whether a call that the meta function accepts gives too much to be tried, from however little."""
+    flat = results if isinstance(results, (list, tuple)) else (results,)
+    return sum(t.numel() for t in flat if isinstance(t, torch.Tensor)) > _LARGE
+
+
+def raise_if_refused(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Raise what the CPU kernel raises for these numbers, whatever the values of the tensors are."""
+    try:
+        error = _tried(op, args, kwargs, _LARGE)
+    except _TooLarge:
+        return
+    if error is not None:
+        raise error
+
+
+def raise_as_on_cpu(
+    op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], refusal: Exception
+) -> None:
+    """Raise what the CPU kernel raises for a call that the meta function refused with `refusal`.
+
+    Returns if the CPU kernel accepts it: the meta function was wrong, and the call is for the CPU.
+    Arguments too large to make again raise `refusal` itself.
+    """
+    try:
+        error = _tried(op, args, kwargs, _LARGE)
+    except _TooLarge:
+        raise refusal from None
+    if error is not None:
+        raise error
+
+
+def has_cpu_kernel(op: Any) -> bool:
+    """Whether the CPU can run the operator at all."""
+    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    return any(
+        has(op.name(), key)
+        for key in ("CPU", "CompositeImplicitAutograd", "CompositeExplicitAutograd")
+    )
+
+
+def _tried(
+    op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], largest: int
+) -> Exception | None:
+    """The error of the CPU kernel; None if some made-up values suit it, or if it has no kernel.
+
+    Integers are tried as 0 (a valid index) and as 1 (a valid divisor).
+    """
+    error: Exception | None = None
+    for integer in (0, 1):
+        total = 0
+
+        def filled(t: torch.Tensor, integer: int = integer) -> torch.Tensor:
+            nonlocal total
+            extent = storage_extent(t.shape, t.stride())
+            total += extent
+            if total > largest:
+                raise _TooLarge
+            value = 0.5 if t.is_floating_point() or t.is_complex() else integer
+            flat = torch.full((extent,), value, dtype=t.dtype, device="cpu")
+            return flat.as_strided(t.shape, t.stride())
+
+        try:
+            trial_args = mapped(args, filled)
+            trial_kwargs = {k: mapped(v, filled) for k, v in kwargs.items()}
+            if "device" in trial_kwargs:
+                trial_kwargs["device"] = torch.device("cpu")
+            with torch.random.fork_rng(devices=[]):
+                op(*trial_args, **trial_kwargs)
+        except _TooLarge:
+            raise
+        except Exception as refused:
+            if _says_nothing(op, refused):
+                return None
+            error = refused.with_traceback(None)
+        else:
+            return None
+    return error
+
+
+def _says_nothing(op: Any, refused: Exception) -> bool:
+    """Whether the error comes from the made-up values or from a missing CPU kernel, not from the call."""
+    return (
+        "overrideable" in op._schema.name
+        or op._schema.name in _SIZES_ARE_VALUES
+        or isinstance(refused, torch._C._LinAlgError)  # pyright: ignore[reportAttributeAccessIssue]
+        or str(refused).startswith(_ABOUT_STRIDES)
+        or (isinstance(refused, NotImplementedError) and str(refused).startswith("Could not run"))
+    )
+
+
+def check_overlap(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], key: Any) -> None:
+    """Raise what the CPU kernel raises for tensors that share memory as these do.
+
+    `key` stands for all of the call but the memory. Whether a kernel allows an input to be what it writes
+    to, PyTorch decides for each operator.
+    """
+    positions: list[Any] = []
+    sizes: dict[Any, int] = {}
+
+    def note(t: torch.Tensor) -> None:
+        buffer = buffer_of(t)
+        sizes.setdefault(buffer, buffer.spec.numel * buffer.spec.dtype.itemsize)
+        positions.append((list(sizes).index(buffer), spec_and_offset(t)))
+
+    mapped([*args, kwargs], note)
+    key = (key, tuple(positions))
+    if key not in _refused:
+        _refused[key] = _overlap_error(op, args, kwargs, sizes)
+    if (text := _refused[key]) is not None:
+        raise RuntimeError(text)
+
+
+def _overlap_error(
+    op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], sizes: dict[Any, int]
+) -> str | None:
+    if sum(sizes.values()) > _LARGE:
+        return None
+    storages = {  # of zeros: a valid index
+        buffer: torch.zeros(size, dtype=torch.uint8).untyped_storage()
+        for buffer, size in sizes.items()
+    }
+
+    def alike(t: torch.Tensor) -> torch.Tensor:
+        made = torch.empty(0, dtype=t.dtype, device="cpu")
+        return made.set_(storages[buffer_of(t)], t.storage_offset(), t.shape, t.stride())  # type: ignore[arg-type]
+
+    try:
+        with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            op(*mapped(args, alike), **mapped(kwargs, alike))
+    except Exception as error:
+        return str(error) if str(error).startswith(_OVERLAP) else None
+    return None

@@ -1,0 +1,191 @@
+"""Between host and device: uploading CPU tensors, reading values back.
+
+An upload copies first, so that the caller may write to the CPU tensor at once. Reading never compiles
+anything for the tensor that is read: the buffer's whole array comes to the host and the view is taken
+there, by PyTorch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+
+from torch_pjrt import dtypes
+from torch_pjrt.client import memory, partition
+from torch_pjrt.client.client import client
+from torch_pjrt.client.wait import awaited
+from torch_pjrt.graph.tape import Uploaded, Value
+from torch_pjrt.graph.tensor_spec import TensorSpec, contiguous_spec, spec_of, storage_order
+from torch_pjrt.observe.counters import counters
+from torch_pjrt.observe.stops import stop
+from torch_pjrt.run.deferred_checks import look
+from torch_pjrt.run.sync import materialize
+from torch_pjrt.session import session
+from torch_pjrt.tensor.storage.buffer import buffer_of, spec_and_offset
+from torch_pjrt.tensor.storage.padded_buffer import is_padded
+from torch_pjrt.tensor.storage.view import content, store
+
+# Told of each upload and each read: the value, and what is in it on the host. `replays/traffic.py` listens.
+on_upload: list[Callable[[Value, np.ndarray], None]] = session.own("who is told of uploads", [])
+on_read: list[Callable[[Value, np.ndarray], None]] = session.own("who is told of reads", [])
+
+# Of so many integers the host finds the range, in microseconds; from larger tensors the device must.
+_MOST_TO_LOOK_AT = 1 << 16
+
+
+def upload(
+    source: torch.Tensor, *, copy: bool = True, sharding: jax.sharding.Sharding | None = None
+) -> Value:
+    """A value on the device with the content of a CPU tensor (any strides).
+
+    Without `copy` the device may take the tensor's own memory: nobody may write to it from then on. With a
+    sharding each chip gets its own part alone.
+    """
+    spec = contiguous_spec(source.shape, source.dtype)
+    host = to_numpy(source.detach().resolve_conj().resolve_neg(), copy=copy)
+    array = put(host, sharding)
+    if 0 < host.size <= _MOST_TO_LOOK_AT and host.dtype.kind == "i":
+        uploaded = Uploaded.of_array(spec, array)
+        uploaded.range = (int(host.min()), int(host.max()))
+        value: Value = uploaded
+    else:
+        value = Value.of_array(spec, array)
+    for listener in on_upload:
+        listener(value, host)
+    return value
+
+
+def overwrite(tensor: torch.Tensor, source: torch.Tensor) -> None:
+    """Write a CPU tensor into one of the device, of the same shape and dtype; each chip gets its part."""
+    partitioner, sharding = partition.chosen.partitioner, None
+    if partitioner is not None:
+        buffer = buffer_of(tensor)
+        if not buffer.viewed or spec_and_offset(tensor) == (buffer.spec, 0):
+            sharding = partitioner.of_buffer(buffer)
+    store(tensor, upload(source, sharding=sharding))
+
+
+def put(host: np.ndarray, sharding: jax.sharding.Sharding | None = None) -> jax.Array:
+    """An array of the device, counted as an upload. Nobody may write to `host` from then on."""
+    with counters.timed("upload_s"):
+        array = client().put(host, sharding)
+    counters.uploads += 1
+    counters.uploaded_bytes += host.nbytes
+    memory.uploaded(host.nbytes)
+    return array
+
+
+def download(tensor: torch.Tensor) -> torch.Tensor:
+    """A CPU tensor of its own memory with the content, shape and strides order of a `pjrt` tensor."""
+    return host_view(tensor).clone()
+
+
+def host_view(tensor: torch.Tensor) -> torch.Tensor:
+    """The content of a `pjrt` tensor as a CPU tensor that may share the array's memory: read it only."""
+    buffer = buffer_of(tensor)
+    spec, offset = spec_and_offset(tensor)
+    base = buffer.spec
+    if is_padded(buffer):
+        whole = buffer.cut_on_host(from_numpy(host_array(buffer.padded), base.dtype))
+    else:
+        whole = from_numpy(host_array(content(buffer)), base.dtype)
+    if spec is base and not offset and base.contiguous:
+        view = whole
+    else:
+        flat = whole.permute(storage_order(base)).contiguous().view(-1)
+        if spec.dtype != base.dtype:
+            ratio = max(spec.dtype.itemsize // base.dtype.itemsize, 1)
+            flat = flat[: len(flat) // ratio * ratio].view(spec.dtype)
+        view = flat.as_strided(spec.shape, spec.strides, offset)
+    view = view.conj().resolve_conj() if tensor.is_conj() else view
+    return view.neg() if tensor.is_neg() else view
+
+
+def host_array(value: Value) -> np.ndarray:
+    """The value's content; runs what is pending first."""
+    if value.array is None:
+        materialize(value)
+    client()  # raises in a forked process, in which reading may hang
+    before = counters.download_s
+    with counters.timed("download_s"):
+        host = _read(value.array)
+    here = stop()
+    here.reads += 1
+    here.seconds += counters.download_s - before
+    counters.downloads += 1
+    counters.downloaded_bytes += host.nbytes
+    for listener in on_read:
+        listener(value, host)
+    look(for_value=value)
+    return host
+
+
+def _read(array: Any) -> np.ndarray:
+    """The array's content, waited for."""
+    doing = "computing what is read"
+    try:
+        return np.asarray(awaited(array, doing))
+    except jax.errors.JaxRuntimeError as error:
+        memory.raise_if_exhausted(error, doing)
+        raise
+
+
+def spec_on_device(
+    source: torch.Tensor, memory_format: torch.memory_format | None = None
+) -> TensorSpec:
+    """What a CPU tensor looks like on the device: with its own order of strides, unless another is given."""
+    if memory_format is None and source.is_contiguous():
+        return contiguous_spec(source.shape, source.dtype)
+    like = spec_of(source.shape, source.dtype, source.stride()).meta()
+    laid_out = torch.empty_like(like, memory_format=memory_format or torch.preserve_format)
+    return spec_of(source.shape, source.dtype, laid_out.stride())
+
+
+def to_numpy(source: torch.Tensor, *, copy: bool = True) -> np.ndarray:
+    """A CPU tensor's content as a contiguous array, in the NumPy dtype that JAX uses for its dtype.
+
+    Without `copy` it may share the tensor's memory.
+    """
+    whole = source.clone() if copy and source.is_contiguous() else source.contiguous()
+    carrier = dtypes.CARRIED_AS.get(source.dtype)
+    if carrier is not None:
+        return whole.view(carrier).numpy().view(dtypes.to_jax(source.dtype))
+    if source.dtype is torch.complex32:
+        return whole.to(torch.complex64).numpy()
+    dtypes.to_jax(source.dtype)  # a TypeError here names a dtype that XLA lacks
+    if dtypes.is_halved(source.dtype):
+        return dtypes.halved(whole.numpy(), source.dtype)
+    return whole.numpy()
+
+
+def from_numpy(host: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
+    """A CPU tensor on the same memory as a NumPy array (read only if that is); complex32 is a copy."""
+    if not host.size:  # NumPy's strides say nothing then, and PyTorch's must be right
+        return torch.empty(host.shape, dtype=dtype)
+    carrier = dtypes.CARRIED_AS.get(dtype)
+    if carrier is not None:
+        host = host.view(dtypes.to_jax(carrier))
+    if not host.flags.writeable:  # from_numpy would warn; the callers copy or only read
+        host = _writeable(host)
+    tensor = torch.from_numpy(host)
+    if dtype is torch.complex32 or dtypes.is_halved(dtype):
+        return tensor.to(dtype)
+    return tensor.view(dtype) if carrier is not None else tensor
+
+
+def _writeable(host: np.ndarray) -> np.ndarray:
+    """The same memory as an array that claims to be writable."""
+    if not host.flags.c_contiguous or host.size == 0:
+        return host.copy()
+    interface = dict(host.__array_interface__)
+    interface["data"] = (interface["data"][0], False)
+
+    class Holder:
+        __array_interface__ = interface
+        owner = host
+
+    return np.asarray(Holder())

@@ -1,0 +1,56 @@
+"""Tests that are `slow` take turns.
+
+With `--part today/4`, a fourth of them runs, another one each day. What the command line names by its
+file runs whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+def pytest_addoption(parser: Any) -> None:
+    parser.addoption(
+        "--part",
+        metavar="K/N",
+        help="of the tests that are marked `slow`, run one in N; `today/N` is another part each day",
+    )
+
+
+def pytest_configure(config: Any) -> None:
+    """The day is that of the start: workers that start later run the same part."""
+    if config.option.part is not None:
+        from torch_pjrt.testing.parts import part
+
+        config.option.part = "{0.number}/{0.of}".format(part(config.option.part))
+
+
+def pytest_collection_modifyitems(config: Any, items: list[pytest.Item]) -> None:
+    """Leave out the tests whose turn it is not."""
+    if config.option.part is None:
+        return
+    number, of = map(int, config.option.part.split("/"))
+    files = [path for arg in config.args if (path := Path(arg.partition("::")[0])).suffix == ".py"]
+    named = {(config.invocation_params.dir / file).resolve() for file in files}
+    free = [item for item in items if item.path not in named]
+    resting = set(out_of_turn(((item, turn_of(item)) for item in free), number, of))
+    config.hook.pytest_deselected(items=list(resting))
+    items[:] = [item for item in items if item not in resting]
+
+
+def turn_of(item: pytest.Item) -> str | None:
+    """What takes turns: this test, or with `slow("file")` its file as a whole; None runs always."""
+    mark = item.get_closest_marker("slow")
+    return mark and (str(item.path) if mark.args == ("file",) else item.nodeid)
+
+
+def out_of_turn(items: Iterable[tuple[Any, str | None]], number: int, of: int) -> Iterable[Any]:
+    """The items that are in other parts than the one of this number. Items of one turn stay together."""
+    turns: dict[str, int] = {}
+    for item, turn in items:
+        if turn is not None and turns.setdefault(turn, len(turns)) % of != number:
+            yield item
