@@ -86,7 +86,7 @@ def collectives_of(text: str) -> dict[str, tuple[int, int]]:
 
 
 def each_collective(text: str) -> Iterator[tuple[str, int, str]]:
-    """Each operation across chips in XLA's text of a program: name, bytes of its results, rest of the line."""
+    """Each operation across chips in XLA's text of a program: name, bytes of results, rest of its line."""
     for made, name, started, rest in _MADE.findall(text):
         arrays = [_size(*array) for array in _ARRAY.findall(made)]
         # What starts one gives its inputs and its results.
