@@ -32,7 +32,7 @@ EXTEND = """
     Tape Uploaded Value
     add_program_hooks annotate annotation_of append because buffer_of client content counters
     create_empty_tensor current cut define_annotation forget_programs donate
-    each_collective graph_of host_array intern
+    each_collective target_chips graph_of host_array intern
     is_pjrt keep_dynamo_out placed set_partitioner
     lazy_attribute spec_and_offset lowers number_key number_on onto padding
     precision_in_force put record record_call run_on_cpu start state store traced upload value_of

@@ -29,7 +29,8 @@ from torch_pjrt.autoload import autoload, failure
 from torch_pjrt.lazy import attribute
 
 if TYPE_CHECKING:
-    from torch_pjrt.aot.compile_for import compile_for, targets
+    from torch_pjrt.aot.compile_for import compile_for
+    from torch_pjrt.aot.targets import targets
     from torch_pjrt.data.loader import DeviceLoader
     from torch_pjrt.diagnostics.explain import explain
     from torch_pjrt.diagnostics.nan_check import check_nans
@@ -86,7 +87,7 @@ _LAZY = {
     "report": "torch_pjrt.diagnostics.report",
     "source_lines": "torch_pjrt.diagnostics.request",
     "sync": "torch_pjrt.run.request",
-    "targets": "torch_pjrt.aot.compile_for",
+    "targets": "torch_pjrt.aot.targets",
     "to_jax": "torch_pjrt.interop.arrays",
     "to_stablehlo": "torch_pjrt.diagnostics.stablehlo",
 }

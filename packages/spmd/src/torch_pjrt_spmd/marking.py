@@ -47,10 +47,12 @@ def mark_sharding(tensor: torch.Tensor, mesh: Mesh, spec: Spec) -> torch.Tensor:
     if torch.compiler.is_compiling():
         entries = checked(tensor.shape, mesh, spec)
         return annotate(tensor, marks.KIND, *mesh.written(), entries)
+    if mesh.target != marks.target() and mesh.target is not None:
+        return _noted(tensor, mesh, spec)
     _check(tensor)
     entries = checked(tensor.shape, mesh, spec)
     partitioner.take_over()
-    how = marks.sharding(*mesh.written(), entries)
+    how = marks.asked(*mesh.written(), entries)
 
     def annotated(x: torch.Tensor) -> torch.Tensor:
         marks.go_to(how)
@@ -65,11 +67,19 @@ def mark_sharding(tensor: torch.Tensor, mesh: Mesh, spec: Spec) -> torch.Tensor:
     value = value_of(tensor.detach())
     if value.array is None:
         store(tensor, value_of(annotated(tensor.detach())))
-    elif value.array.sharding != how:
+    elif value.array.sharding != how and marks.target() is None:
         buffer_of(tensor).value = Value.of_array(value.spec, placed(value.array, how))
-    marks.mark(tensor, how)
+    marks.mark(tensor, how, marks.target())
     if tensor.requires_grad and not tensor.is_leaf:
         tensor.register_hook(annotated)
+    return tensor
+
+
+def _noted(tensor: torch.Tensor, mesh: Mesh, spec: Spec) -> torch.Tensor:
+    """The tensor, of any device, marked for a target's chips: nothing of it moves."""
+    partitioner.take_over()
+    how = marks.sharding(*mesh.written(), checked(tensor.shape, mesh, spec))
+    marks.mark(tensor, how, mesh.target)
     return tensor
 
 
@@ -117,6 +127,8 @@ def distribute_tensor(
     spec = spec_of_placements(placements, mesh, tensor.dim())
     if is_pjrt(tensor):
         return mark_sharding(tensor, mesh, spec)
+    if mesh.target is not None:
+        return _noted(tensor, mesh, spec)
     entries = checked(tensor.shape, mesh, spec)
     partitioner.take_over()
     how = marks.sharding(*mesh.written(), entries)

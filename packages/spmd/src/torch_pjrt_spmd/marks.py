@@ -3,12 +3,18 @@
 A sharding belongs to the buffer, so that views and in-place writes keep it. The gradient of a marked
 parameter and the state that an optimizer keeps of it lie as it does. Core asks for these pins when it
 compiles a program, and at no other time.
+
+Marks for chips that are not here (`Mesh.for_target`) are kept by target, and asked for while `compile_for`
+compiles for it; what has none then is taken to lie as it does here, on as many of the target's chips.
 """
 
 from __future__ import annotations
 
+import threading
 import weakref
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -29,9 +35,29 @@ if TYPE_CHECKING:
 
 KIND = "spmd.sharding"
 
-_buffers: weakref.WeakKeyDictionary[Buffer, NamedSharding] = weakref.WeakKeyDictionary()
-# Leaves whose gradients lie as they do.
-_leaves: Any = WeakTensorKeyDictionary()
+
+class _Marks:
+    """Of chips of one kind.
+
+    buffers   how each is to lie.
+    leaves    those whose gradients lie as they do.
+    hosts     tensors that are not the device's, which stand for some that are.
+    """
+
+    def __init__(self) -> None:
+        self.buffers: weakref.WeakKeyDictionary[Buffer, NamedSharding] = weakref.WeakKeyDictionary()
+        self.leaves: Any = WeakTensorKeyDictionary()
+        self.hosts: Any = WeakTensorKeyDictionary()
+
+
+class _Ahead(threading.local):
+    """On this thread: the target that is compiled for, if it is not this process's chips."""
+
+    target: str | None = None
+
+
+_ahead = _Ahead()
+_by_target: defaultdict[str | None, _Marks] = defaultdict(_Marks)  # None: of this process's chips
 # Those that have begun a step: what they keep of a parameter lies as that does.
 _optimizers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
 # Those of the last annotation.
@@ -42,25 +68,78 @@ _chips: set[Any] | None = None
 def sharding(
     shape: tuple[int, ...],
     axis_names: tuple[str, ...],
-    devices: tuple[int, ...] | None,
+    devices: tuple[int, ...] | str | None,
     spec: tuple[Any, ...],
 ) -> NamedSharding:
-    """JAX's sharding from the plain arguments of an annotation."""
+    """JAX's sharding from the plain arguments of an annotation; the chips of a target are its name."""
     import jax
 
     from torch_pjrt_spmd.mesh import Mesh
     from torch_pjrt_spmd.spec import partition_spec
 
-    return jax.sharding.NamedSharding(
-        Mesh(shape, axis_names, devices).jax_mesh, partition_spec(spec)
-    )
+    if isinstance(devices, str):
+        mesh = Mesh(shape, axis_names, target=devices)
+    else:
+        mesh = Mesh(shape, axis_names, devices)
+    return jax.sharding.NamedSharding(mesh.jax_mesh, partition_spec(spec))
+
+
+@contextmanager
+def compiling_for(target: str) -> Iterator[None]:
+    """Within the block, on this thread, all that is asked for is of the target's chips."""
+    before, _ahead.target = _ahead.target, target
+    try:
+        yield
+    finally:
+        _ahead.target = before
+
+
+def target() -> str | None:
+    """What this thread compiles for ahead of time; None: for this process's chips."""
+    return _ahead.target
+
+
+def there(how: NamedSharding | None) -> NamedSharding | None:
+    """How what lies like this here lies on the chips that are compiled for. None stays None."""
+    if how is None or _ahead.target is None:
+        return how
+    if len(how.device_set) == 1:
+        return None
+    import jax
+
+    from torch_pjrt_spmd.mesh import Mesh
+
+    assert isinstance(how.mesh, jax.sharding.Mesh)
+    mesh = Mesh(how.mesh.devices.shape, how.mesh.axis_names, target=_ahead.target)
+    return jax.sharding.NamedSharding(mesh.jax_mesh, how.spec)
+
+
+def asked(
+    shape: tuple[int, ...],
+    axis_names: tuple[str, ...],
+    devices: tuple[int, ...] | str | None,
+    spec: tuple[Any, ...],
+) -> NamedSharding:
+    """What an annotation asks for, on the chips that are compiled for.
+
+    `ShardingError` for chips of a target that is not compiled for now.
+    """
+    if isinstance(devices, str) and devices != _ahead.target:
+        from torch_pjrt_spmd.spec import ShardingError
+
+        raise ShardingError(
+            f"The mesh is one of `{devices}`, which is not here.",
+            saw=f"a program for {f'`{_ahead.target}`' if _ahead.target else 'chips of this process'}",
+            hint=f"torch_pjrt.compile_for({devices!r}, ...) compiles for it, without running anything",
+        )
+    return sharding(shape, axis_names, _ahead.target or devices, spec)
 
 
 def constrained(x: Any, *args: Any) -> Any:
     """The rule of an annotation: the array, laid out like this."""
     import jax
 
-    return jax.lax.with_sharding_constraint(x, sharding(*args))
+    return jax.lax.with_sharding_constraint(x, asked(*args))
 
 
 define_annotation(KIND, constrained)
@@ -69,6 +148,8 @@ define_annotation(KIND, constrained)
 def go_to(how: NamedSharding) -> None:
     """Have what was recorded for other chips run first: a program runs on one set of them."""
     global _chips
+    if _ahead.target is not None:
+        return
     if _chips is not None and _chips != how.device_set:
         torch_pjrt.sync()
     _chips = how.device_set
@@ -101,25 +182,37 @@ def _asked_by(node: Node) -> NamedSharding | None:
     annotation = annotation_of(node)
     if annotation is None or annotation.kind != KIND:
         return None
-    return sharding(*annotation.args)
+    return asked(*annotation.args)
 
 
-def mark(tensor: torch.Tensor, how: NamedSharding) -> None:
-    """Have the tensor's buffer lie like this from now on, and its gradient if it is a leaf."""
-    _buffers[buffer_of(tensor)] = how
+def mark(tensor: torch.Tensor, how: NamedSharding, target: str | None = None) -> None:
+    """Have the tensor's buffer lie like this from now on, and its gradient if it is a leaf.
+
+    With a target: there, which moves nothing; the tensor may be one of any device then.
+    """
+    marks = _by_target[target]
+    if not is_pjrt(tensor):
+        marks.hosts[tensor] = how
+        return
+    marks.buffers[buffer_of(tensor)] = how
     if tensor.is_leaf and tensor.requires_grad:
-        _leaves[tensor] = how
+        marks.leaves[tensor] = how
 
 
 def unmark(tensor: torch.Tensor) -> None:
     """Forget what was said of the tensor."""
-    _buffers.pop(buffer_of(tensor), None)
-    _leaves.pop(tensor, None)
+    for marks in _by_target.values():
+        marks.buffers.pop(buffer_of(tensor), None)
+        marks.leaves.pop(tensor, None)
 
 
 def mark_of(tensor: torch.Tensor) -> NamedSharding | None:
-    """How the tensor's buffer was marked."""
-    return _buffers.get(buffer_of(tensor))
+    """How the tensor is to lie, as it was marked."""
+    of_target = _by_target[_ahead.target]
+    if not is_pjrt(tensor):
+        return of_target.hosts.get(tensor)
+    buffer = buffer_of(tensor)
+    return of_target.buffers.get(buffer) or there(_by_target[None].buffers.get(buffer))
 
 
 def mark_of_buffer(buffer: Buffer) -> NamedSharding | None:
@@ -128,9 +221,11 @@ def mark_of_buffer(buffer: Buffer) -> NamedSharding | None:
 
     if buffer.padded is not None:
         return None
+    if _ahead.target is not None and (how := _by_target[_ahead.target].buffers.get(buffer)):
+        return how
     array = None if buffer.value is None else buffer.value.array
-    found = _buffers.get(buffer) or (None if array is None else array.sharding)
-    return found if isinstance(found, jax.sharding.NamedSharding) else None
+    found = _by_target[None].buffers.get(buffer) or (None if array is None else array.sharding)
+    return there(found) if isinstance(found, jax.sharding.NamedSharding) else None
 
 
 def pinned_values() -> Mapping[int, NamedSharding]:
@@ -140,21 +235,23 @@ def pinned_values() -> Mapping[int, NamedSharding]:
 
 def _pinned() -> Iterator[tuple[Any, NamedSharding]]:
     yield from _states()
-    for leaf, how in list(_leaves.items()):
-        yield from _pin(leaf.grad, leaf, how)
-    for buffer, how in list(_buffers.items()):
-        if buffer.padded is None:
-            yield buffer.value, how
+    for of in dict.fromkeys((None, _ahead.target)):  # what is said later holds
+        for leaf, how in list(_by_target[of].leaves.items()):
+            yield from _pin(leaf.grad, leaf, how if of else there(how))
+        for buffer, how in list(_by_target[of].buffers.items()):
+            lies = how if of else there(how)
+            if buffer.padded is None and lies is not None:
+                yield buffer.value, lies
 
 
 def _pin(
-    tensor: Any, parameter: torch.Tensor, how: NamedSharding
+    tensor: Any, parameter: torch.Tensor, how: NamedSharding | None
 ) -> Iterator[tuple[Any, NamedSharding]]:
     """Have a tensor that goes with a parameter lie as that does, unless its buffer has other dims.
 
     Dims of size 1 may be more or fewer: PyTorch makes the gradient of a bias so.
     """
-    if not is_pjrt(tensor) or tensor.shape != parameter.shape:
+    if how is None or not is_pjrt(tensor) or tensor.shape != parameter.shape:
         return
     buffer = buffer_of(tensor)
     if buffer.padded is not None:
@@ -199,8 +296,4 @@ def _of_parameter(parameter: torch.Tensor) -> NamedSharding | None:
 
     if not is_pjrt(parameter):
         return None
-    marked = mark_of(parameter)
-    mesh = partitioner.in_use()
-    if marked is None and mesh is not None:
-        return partitioner.whole_on(mesh.jax_mesh)
-    return marked
+    return mark_of(parameter) or partitioner.default()

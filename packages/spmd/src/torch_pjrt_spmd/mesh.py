@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from torch_pjrt.errors import SettingError
-from torch_pjrt.extend import client
+from torch_pjrt.extend import client, target_chips
 from torch_pjrt_spmd import partitioner
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ class Mesh:
     axis_names  of each axis its name, to be used in specs.
     devices     which chips, by their index in `torch_pjrt.extend.client().chips`, in row-major order. None:
                 the first ones; so arranged on hardware with a topology that neighbours on an axis are near.
+    target      hardware that is not here, `v5e:4x4`: its chips, instead of this process's. See `for_target`.
 
     Raises `SettingError` for axes and names of different numbers, names that come twice, a chip that comes
     twice or is not there, and a shape that asks for other chips than `devices` names.
@@ -37,6 +39,7 @@ class Mesh:
     shape: tuple[int, ...]
     axis_names: tuple[str, ...]
     devices: tuple[int, ...] | None = None
+    target: str | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shape", tuple(map(int, self.shape)))
@@ -57,13 +60,16 @@ class Mesh:
         self._check_chips()
 
     def _check_chips(self) -> None:
-        there = len(client().chips)
+        there = len(self._chips())
         if self.devices is None:
             if self.size > there or min(self.shape, default=1) < 1:
                 raise SettingError(
                     f"A mesh of {self.shape} needs {self.size} chips.",
-                    saw=f"{there} of `{client().device.name}` in this process",
-                    hint="XLA_FLAGS=--xla_force_host_platform_device_count=8 makes the CPU eight, for tests",
+                    saw=f"`{self.target}`"
+                    if self.target
+                    else f"{there} of `{client().device.name}` in this process",
+                    hint="XLA_FLAGS=--xla_force_host_platform_device_count=8 makes the CPU eight, for tests; "
+                    'Mesh.for_target("v5e:4x4", ...) is one of chips that are not here',
                 )
         elif len(self.devices) != self.size or len(set(self.devices)) < self.size:
             raise SettingError(
@@ -76,6 +82,10 @@ class Mesh:
                 saw=repr(self.devices),
                 expected=f"numbers from 0 to {there - 1}",
             )
+
+    def _chips(self) -> Sequence[Any]:
+        """Those of which it has some."""
+        return client().chips if self.target is None else target_chips(self.target)
 
     @property
     def size(self) -> int:
@@ -92,13 +102,24 @@ class Mesh:
         import jax
         from jax.experimental import mesh_utils
 
-        chips = list(client().chips)
+        chips = list(self._chips())
         if self.devices is not None:
             array = np.array([chips[i] for i in self.devices], object).reshape(self.shape)
         else:
             array = mesh_utils.create_device_mesh(self.shape, chips[: self.size])
         auto = (jax.sharding.AxisType.Auto,) * len(self.shape)
         return jax.sharding.Mesh(array, self.axis_names, axis_types=auto)
+
+    @classmethod
+    def for_target(cls, target: str, shape: Sequence[int], axis_names: Sequence[str]) -> Mesh:
+        """A mesh of chips that are not here, for `torch_pjrt.compile_for(target, ...)`; it may be larger.
+
+        What is marked for it is noted and not moved: the marks hold for that target only. Raises as a mesh
+        of this process does, and `UnknownDevice` or `DeviceError` as `compile_for`.
+
+            mesh = Mesh.for_target("v5e:4x4", (4, 4), ("data", "model"))
+        """
+        return cls(tuple(shape), tuple(axis_names), target=target)
 
     @classmethod
     def from_jax(cls, mesh: jax.sharding.Mesh) -> Mesh:
@@ -119,9 +140,11 @@ class Mesh:
         names = mesh.mesh_dim_names or tuple(f"dim_{i}" for i in range(mesh.mesh.ndim))
         return cls(tuple(mesh.mesh.shape), names, tuple(mesh.mesh.flatten().tolist()))
 
-    def written(self) -> tuple[Any, ...]:
-        """Its shape, names and chips as plain tuples, for annotations."""
-        return self.shape, self.axis_names, self.devices
+    def written(
+        self,
+    ) -> tuple[tuple[int, ...], tuple[str, ...], tuple[int, ...] | str | None]:
+        """Its shape, names and chips as plain tuples, for annotations; the chips may be those of a target."""
+        return self.shape, self.axis_names, self.target or self.devices
 
 
 class use_mesh:

@@ -7,15 +7,17 @@ of its chips; else as XLA decides.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
-from torch_pjrt.extend import Buffer, Output, set_partitioner
+from torch_pjrt.extend import Buffer, Output, Value, set_partitioner
 from torch_pjrt_spmd import marks
 
 if TYPE_CHECKING:
     import jax
+    import torch
 
     from torch_pjrt.plugin import Graph
     from torch_pjrt_spmd.mesh import Mesh
@@ -64,9 +66,18 @@ def mesh_of(sharding: Sharding) -> jax.sharding.Mesh | None:
     return None
 
 
+def default() -> jax.sharding.NamedSharding | None:
+    """Where goes what nobody has placed: whole on each chip of the mesh in use."""
+    if _mesh is None or _mesh.target not in (None, marks.target()):
+        return None
+    return (
+        marks.there(whole_on(_mesh.jax_mesh)) if _mesh.target is None else whole_on(_mesh.jax_mesh)
+    )
+
+
 class _Partitioner:
     def default(self) -> Sharding | None:
-        return None if _mesh is None else whole_on(_mesh.jax_mesh)
+        return default()
 
     def common(self, shardings: Sequence[Sharding]) -> Sharding | None:
         spread = next((s for s in shardings if len(s.device_set) > 1), None)
@@ -87,7 +98,11 @@ class _Partitioner:
         return marks.mark_of_buffer(buffer)
 
     def of_outputs(
-        self, graph: Graph, inputs: Sequence[Sharding], outputs: Sequence[Output]
+        self,
+        graph: Graph,
+        values: Sequence[Value],
+        inputs: Sequence[Sharding],
+        outputs: Sequence[Output],
     ) -> Sequence[Sharding | None] | None:
         annotated = marks.annotated_in(graph)
         pinned = marks.pinned_values()
@@ -103,6 +118,15 @@ class _Partitioner:
             or (None if inputs else default)
             for number, output in zip(graph.outputs, outputs, strict=True)
         ]
+
+    def ahead(self, target: str) -> AbstractContextManager[None]:
+        return marks.compiling_for(target)
+
+    def of_tensor(self, tensor: torch.Tensor) -> Sharding | None:
+        return marks.mark_of(tensor)
+
+    def pinned(self) -> Mapping[int, Sharding]:
+        return marks.pinned_values()
 
     def written(self, sharding: Sharding) -> str | None:
         import jax

@@ -54,28 +54,35 @@ class Gpt(nn.Module):
         return self.head(self.norm(x))
 
 
-def data_parallel(model: Gpt) -> tuple[Mesh, tuple[Any, ...]]:
-    return Mesh((8,), ("data",)), ("data", None)
+Spread = tuple[Mesh, tuple[Any, ...]]
 
 
-def tensor_parallel(model: Gpt) -> tuple[Mesh, tuple[Any, ...]]:
-    mesh = Mesh((2, 4), ("data", "model"))
+def data_parallel(model: Gpt, target: str | None = None, n_chips: int = 8) -> Spread:
+    return _mesh(target, (n_chips,), ("data",)), ("data", None)
+
+
+def tensor_parallel(model: Gpt, target: str | None = None, n_chips: int = 8) -> Spread:
+    mesh = _mesh(target, (n_chips // 4, 4), ("data", "model"))
     _megatron(model, mesh)
     return mesh, ("data", None)
 
 
-def sequence_parallel(model: Gpt) -> tuple[Mesh, tuple[Any, ...]]:
-    mesh = Mesh((2, 2, 2), ("data", "sequence", "model"))
+def sequence_parallel(model: Gpt, target: str | None = None, n_chips: int = 8) -> Spread:
+    mesh = _mesh(target, (n_chips // 4, 2, 2), ("data", "sequence", "model"))
     _megatron(model, mesh)
     Block.spread = staticmethod(lambda x: mark_sharding(x, mesh, ("data", "sequence", None)))
     return mesh, ("data", None)
 
 
-def fully_sharded(model: Gpt) -> tuple[Mesh, tuple[Any, ...]]:
-    mesh = Mesh((8,), ("data",))
+def fully_sharded(model: Gpt, target: str | None = None, n_chips: int = 8) -> Spread:
+    mesh = _mesh(target, (n_chips,), ("data",))
     for p in model.parameters():
         mark_sharding(p, mesh, ("data",))
     return mesh, ("data", None)
+
+
+def _mesh(target: str | None, shape: tuple[int, ...], names: tuple[str, ...]) -> Mesh:
+    return Mesh(shape, names) if target is None else Mesh.for_target(target, shape, names)
 
 
 def _megatron(model: Gpt, mesh: Mesh) -> None:
@@ -96,7 +103,7 @@ WAYS = {
 
 
 def trained(
-    spread: Callable[[Gpt], tuple[Mesh, tuple[Any, ...]]] | None = None,
+    spread: Callable[[Gpt], Spread] | None = None,
     how: str = "lazy",
     n_steps: int = 4,
     n_layers: int = 2,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import jax
@@ -12,14 +13,19 @@ import numpy as np
 
 from torch_pjrt import dtypes
 from torch_pjrt.aot.compiled import CompiledFor, collectives_of
+from torch_pjrt.aot.layouts import Layout, layout_of
 from torch_pjrt.aot.recording import RecordedStep, recorded
+from torch_pjrt.aot.targets import described
+from torch_pjrt.client import partition
 from torch_pjrt.client.client import Client, acting_as, suited
+from torch_pjrt.client.shardings import stack_of as sharding_of_stack
 from torch_pjrt.compile.build import function_of
+from torch_pjrt.compile.partitioned import aliased, through
 from torch_pjrt.compile.programs import NumberPlan
 from torch_pjrt.diagnostics.cost import cost_of
-from torch_pjrt.errors import CompileError, DeviceFull, UnknownDevice
+from torch_pjrt.errors import CompileError, DeviceFull
 from torch_pjrt.graph.boundary import Position, with_stacks
-from torch_pjrt.graph.graph import graph_of
+from torch_pjrt.graph.graph import Graph, graph_of
 from torch_pjrt.graph.tensor_spec import stack_of
 from torch_pjrt.observe.dumps import stablehlo_of
 from torch_pjrt.observe.tables import readable
@@ -27,8 +33,6 @@ from torch_pjrt.passes.runner import run_passes
 from torch_pjrt.plugin.host import host
 from torch_pjrt.run.sync import one_at_a_time
 from torch_pjrt.tensor.registration.registry import register_all
-
-_AXIS = "data"
 
 
 def compile_for(
@@ -40,6 +44,8 @@ def compile_for(
     fn              a module, or a function: a training step, for example, with the model and the
                     optimizer that it closes over on the device `pjrt`. Its Python runs twice.
     example_inputs  what it takes. Of tensors only shape and dtype matter: they may be on `meta`.
+                    Marks of tensors say how the program is spread, where a package offers such
+                    (docs/many-chips.md).
     sharded         data parallelism: each tensor of `example_inputs` is spread over all chips of the
                     target by its first dim, parameters are on each. Else the program is for one chip.
 
@@ -50,9 +56,9 @@ def compile_for(
     knows, `DeviceFull` if the program needs more memory than a chip has, `CompileError` if the compiler
     refuses it otherwise, and `LoweringError` if the function needs the value of a tensor.
     """
-    device, chips = _chips_of(target)
+    device, chips = described(target)
     register_all()  # starts the device at work: recording needs its kernels
-    with recorded(fn, example_inputs) as ahead, one_at_a_time():
+    with _told(target), recorded(fn, example_inputs) as ahead, one_at_a_time():
         capabilities = device.capabilities()
         there = Client(
             device,
@@ -63,71 +69,52 @@ def compile_for(
             capabilities,
             capabilities.donation is not False,
         )
-        used = chips if sharded else chips[:1]
+        graph = graph_of(ahead.tape, list(ahead.outputs))
+        layout = layout_of(ahead, graph, chips, sharded=sharded)
         wide = capabilities.has_64_bits
         if not wide and dtypes.are_wide():
             warnings.warn(dtypes.notice_of_halves(device.name), stacklevel=2)
         with acting_as(there), dtypes.as_on_a_device(has_64_bits=wide), dtypes.x64():
-            lowered = _lowered(there, ahead, used if sharded else None)
+            lowered = _lowered(there, ahead, graph, layout)
             text = stablehlo_of(lowered)
             compiled = _compiled(there, lowered, target)
-        n_operators = len(graph_of(ahead.tape, ahead.outputs).nodes)
-    return _described(target, used, n_operators, compiled, text, device)
+    return _described(target, layout.chips, len(graph.nodes), compiled, text, device)
 
 
-def targets() -> list[str]:
-    """Names that `compile_for` takes, or examples of them, from all plugins that are installed."""
-    return [name for offer in host().all_offers() for name in offer.device.targets()]
-
-
-def _chips_of(target: str) -> tuple[Any, Sequence[Any]]:
-    for offer in host().all_offers():
-        chips = offer.device.compile_only_chips(target)
-        if chips is not None:
-            return offer.device, chips
-    raise UnknownDevice(
-        f"No plugin compiles for `{target}`.",
-        saw=f"targets {', '.join(targets()) or 'none'}",
-        hint='pip install "torch-pjrt[tpu]" or "torch-pjrt-gpu[cuda13]", which need no such hardware for it',
-    )
-
-
-def _lowered(there: Client, ahead: RecordedStep, chips: Sequence[Any] | None) -> Any:
-    """The function of the recorded graph, lowered for the chips; `chips` if it is to be sharded over them."""
+def _lowered(there: Client, ahead: RecordedStep, graph: Graph, layout: Layout) -> Any:
+    """The recorded graph's function, lowered for the chips."""
     tape, none = ahead.tape, np.zeros(0, np.int64)
     plan = NumberPlan(tape, none, none)
-    aliased = {-n - 1: i for i, n in enumerate(ahead.reusable)} if there.donates else {}
-    recorded = graph_of(tape, list(ahead.outputs))
-    graph, boundary = with_stacks(run_passes(there.passes, recorded), aliased)
+    pairs = aliased(ahead.reusable, layout.inputs, layout.results) if there.donates else {}
+    graph, boundary = with_stacks(run_passes(there.passes, graph), pairs)
     function = function_of(graph, there.lowerings, plan, len(tape.draws))
-    one = jax.sharding.SingleDeviceSharding(there.chip)
-    whole, parts, of_each, outs = one, one, one, one
-    if chips is not None:
-        mesh = jax.sharding.Mesh(np.array(chips), (_AXIS,))
-        whole = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
-        parts = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(_AXIS))
-        of_each = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(None, _AXIS))
-        # What takes the memory of inputs comes first.
-        n_aliased = len(boundary.donated)
-        outs = tuple(whole if i < n_aliased else None for i in range(len(boundary.outputs)))
 
     def argument(position: Position) -> Any:
         if isinstance(position, int):
-            spec = tape.inputs[position].spec
-            return _like(spec, parts if position in ahead.given and spec.shape else whole)
+            return _like(tape.inputs[position].spec, layout.inputs[position])
         spec = tape.inputs[position[0]].spec
-        are_given = ahead.given.issuperset(position) and spec.shape
-        return _like(stack_of(spec, len(position)), of_each if are_given else whole)
+        of_each = sharding_of_stack(layout.inputs[position[0]])
+        return _like(stack_of(spec, len(position)), of_each)
 
     arguments = [argument(position) for position in boundary.inputs]
     arguments += [
-        jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=True, sharding=whole)
+        jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=True, sharding=layout.whole)
         for a in plan.arguments(tape)
     ]
+    results = through(boundary, layout.results)
     jitted = jax.jit(
-        function, donate_argnums=boundary.donated, keep_unused=True, out_shardings=outs
+        function,
+        donate_argnums=boundary.donated,
+        keep_unused=True,
+        out_shardings=layout.whole if results is None else results,
     )
     return jitted.lower(*arguments)
+
+
+def _told(target: str) -> AbstractContextManager[None]:
+    """Within the block whoever spreads arrays knows what is compiled for."""
+    partitioner = partition.chosen.partitioner
+    return nullcontext() if partitioner is None else partitioner.ahead(target)
 
 
 def _like(spec: Any, sharding: Any) -> Any:

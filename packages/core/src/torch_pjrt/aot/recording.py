@@ -8,15 +8,17 @@ buffers, optimizers and the values of the tape outside are as they were before.
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._pytree import tree_leaves, tree_map
 
+from torch_pjrt.client import partition
+from torch_pjrt.client.shardings import Sharding
 from torch_pjrt.errors import LoweringError
 from torch_pjrt.graph.tape import Tape, Value, current, number_on, state
 from torch_pjrt.graph.tensor_spec import contiguous_spec
@@ -53,12 +55,16 @@ class RecordedStep:
     tape      what it recorded.
     outputs   the numbers of its results, and of what it wrote in place.
     given     the inputs of the tape, by index, that are the function's arguments.
+    stood_for of these, and of a module's parameters and buffers, the tensors that they stand for.
+    pinned    where a package spreads arrays: how what tensors held before the run is to lie, by identity.
     reusable  as `run/sync.py` says: inputs whose memory a result may take.
     """
 
     tape: Tape
     outputs: tuple[int, ...]
     given: frozenset[int]
+    stood_for: Mapping[int, torch.Tensor]
+    pinned: Mapping[int, Sharding]
     reusable: dict[int, int]
 
 
@@ -76,19 +82,22 @@ def recorded(fn: Callable[..., Any], args: Sequence[Any]) -> Iterator[RecordedSt
     optimizers: dict[torch.optim.Optimizer, Any] = {}
     hook = register_optimizer_step_pre_hook(lambda o, *_: _remember(o, optimizers))
     tapes: list[AheadTape] = []
+    pinned: Mapping[int, Sharding] = {}
     try:
         for run in (1, 2):
             tape = state.tape = AheadTape()
             tapes.append(tape)
-            call, given, kept = _call(fn, args)
+            call, stand_ins, n_given = _call(fn, args)
+            partitioner = partition.chosen.partitioner
+            pinned = {} if partitioner is None else partitioner.pinned()
             try:
                 results = call()
             except LoweringError as error:
                 raise _needs_a_value(error) from error
             if run == 1:
-                del results, call, given, kept
+                del results, call, stand_ins
                 gc.collect()
-        yield _recorded(tape, results, given)  # pyright: ignore[reportPossiblyUnboundVariable]
+        yield _recorded(tape, results, stand_ins, n_given, pinned)  # pyright: ignore[reportPossiblyUnboundVariable]
     finally:
         hook.remove()
         state.tape = outer
@@ -103,33 +112,48 @@ def recorded(fn: Callable[..., Any], args: Sequence[Any]) -> Iterator[RecordedSt
             tape.failure = "compile_for() computes nothing"
 
 
+class StandIn(NamedTuple):
+    """A tensor without content in the place of another one, and its value."""
+
+    value: Value
+    tensor: torch.Tensor
+    of: torch.Tensor
+
+
 def _call(
     fn: Callable[..., Any], args: Sequence[Any]
-) -> tuple[Callable[[], Any], list[Value], list[torch.Tensor]]:
-    """The function with tensors that have no content in place of its arguments; their values."""
-    given: list[Value] = []
-    kept: list[torch.Tensor] = []
+) -> tuple[Callable[[], Any], list[StandIn], int]:
+    """The function with stand-ins for its arguments; all of them, and how many are arguments: the first ones.
+
+    The others are a module's parameters and buffers.
+    """
+    stand_ins: list[StandIn] = []
 
     def empty(x: Any) -> Any:
         if not isinstance(x, torch.Tensor):
             return x
         spec = contiguous_spec(x.shape, x.dtype)
         value = Value(spec, 0, None)
-        given.append(value)
-        kept.append(wrap_sized(value, spec).requires_grad_(x.requires_grad))
-        return kept[-1]
+        tensor = wrap_sized(value, spec).requires_grad_(x.requires_grad)
+        stand_ins.append(StandIn(value, tensor, x))
+        return tensor
 
     positional = tree_map(empty, list(args))
+    n_given = len(stand_ins)
     if not isinstance(fn, torch.nn.Module):
-        return lambda: fn(*positional), given, kept
-    n_given = len(given)
+        return lambda: fn(*positional), stand_ins, n_given
     state_ = {**dict(fn.named_parameters()), **dict(fn.named_buffers())}
     held = {name: empty(t) for name, t in state_.items()}
-    del given[n_given:]
-    return lambda: torch.func.functional_call(fn, held, tuple(positional)), given, kept
+    return lambda: torch.func.functional_call(fn, held, tuple(positional)), stand_ins, n_given
 
 
-def _recorded(tape: AheadTape, results: Any, given: list[Value]) -> RecordedStep:
+def _recorded(
+    tape: AheadTape,
+    results: Any,
+    stand_ins: Sequence[StandIn],
+    n_given: int,
+    pinned: Mapping[int, Sharding],
+) -> RecordedStep:
     wanted = [number_on(tape, value_of(t)) for t in tree_leaves(results) if is_pjrt(t)]
     live = live_values(tape.values)
     inputs = {id(value): i for i, value in enumerate(tape.inputs)}
@@ -140,10 +164,14 @@ def _recorded(tape: AheadTape, results: Any, given: list[Value]) -> RecordedStep
             aliased.setdefault(origin, number)
     rest = sorted({*wanted, *live} - set(aliased.values()))
     reusable = dict(sorted(aliased.items(), reverse=True))
+    taken = [(inputs[id(s.value)], s) for s in stand_ins if id(s.value) in inputs]
+    arguments = {id(s.value) for s in stand_ins[:n_given]}
     return RecordedStep(
         tape,
         (*reusable.values(), *rest),
-        frozenset(inputs[id(v)] for v in given if id(v) in inputs),
+        frozenset(i for i, s in taken if id(s.value) in arguments),
+        {i: s.of for i, s in taken},
+        pinned,
         reusable,
     )
 

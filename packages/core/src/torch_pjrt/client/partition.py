@@ -7,7 +7,8 @@ only where there is a partitioner: without one nothing of this is asked.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
 from torch_pjrt.client.shardings import Sharding
@@ -15,6 +16,8 @@ from torch_pjrt.errors import SettingError
 from torch_pjrt.session import session
 
 if TYPE_CHECKING:
+    import torch
+
     from torch_pjrt.graph.graph import Graph
     from torch_pjrt.graph.tape import Value
 
@@ -42,14 +45,30 @@ class Partitioner(Protocol):
         ...
 
     def of_outputs(
-        self, graph: Graph, inputs: Sequence[Sharding], outputs: Sequence[Output]
+        self,
+        graph: Graph,
+        values: Sequence[Value],
+        inputs: Sequence[Sharding],
+        outputs: Sequence[Output],
     ) -> Sequence[Sharding | None] | None:
         """How a program's results are to lie, in order; of one XLA may decide (None), or all are on one chip.
 
         graph    as it was recorded; passes have not run yet.
-        inputs   the shardings of its inputs, in order.
+        values   its inputs, in order. inputs: their shardings.
         outputs  of each result the value, and the sharding of the input whose place it takes.
         """
+        ...
+
+    def ahead(self, target: str) -> AbstractContextManager[None]:
+        """Around `compile_for(target, ...)`: within, on this thread, answers are of the target's chips."""
+        ...
+
+    def of_tensor(self, tensor: torch.Tensor) -> Sharding | None:
+        """How an argument of a function that is compiled ahead lies; a tensor of any device."""
+        ...
+
+    def pinned(self) -> Mapping[int, Sharding]:
+        """How what tensors hold is to lie, by the identity of the values. Asked when compiling ahead."""
         ...
 
     def written(self, sharding: Sharding) -> str | None:

@@ -60,10 +60,10 @@ def of_outputs(
     takes = {number: origin for origin, number in reusable.items()}
     found = []
     for number in outputs:
-        value = tape.values[number]
-        origin = takes.get(number, value.origin)
+        value = tape.values[number] if number >= 0 else tape.inputs[-number - 1]
+        origin = takes.get(number, value.origin) if number >= 0 else number
         found.append(Output(value, None if origin is None else inputs[-origin - 1]))
-    return partitioner.of_outputs(graph, inputs, found)
+    return partitioner.of_outputs(graph, tape.inputs, inputs, found)
 
 
 def aliased(

@@ -48,6 +48,7 @@ Arrays on several chips:
 
     set_partitioner     who says where arrays go and how results lie: a Partitioner, told of Outputs
     placed              an array with another sharding; `upload` takes one, too
+    target_chips        the chips of hardware that is not here, for `compile_for`
     each_collective     what chips exchange, from XLA's text of a program
 
 Errors that only values decide:
@@ -75,6 +76,7 @@ from torch_pjrt.lazy import attribute as lazy_attribute
 
 if TYPE_CHECKING:
     from torch_pjrt.aot.compiled import each_collective
+    from torch_pjrt.aot.targets import target_chips
     from torch_pjrt.client.client import client
     from torch_pjrt.client.partition import Output, Partitioner, set_partitioner
     from torch_pjrt.client.placing import placed
@@ -177,6 +179,7 @@ __all__ = [
     "start",
     "state",
     "store",
+    "target_chips",
     "traced",
     "upload",
     "value_of",
@@ -207,6 +210,7 @@ _WHERE = {
     "client.partition": "Output Partitioner set_partitioner",
     "client.placing": "placed",
     "aot.compiled": "each_collective",
+    "aot.targets": "target_chips",
     "run.sync": "cut",
     "run.deferred_checks": "Refusal deferred_checks",
     "stand_ins": "StandIn",
