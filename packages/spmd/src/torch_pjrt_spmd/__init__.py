@@ -3,11 +3,14 @@
 A program is written as for one big device. What is marked says how tensors lie; XLA splits the work and
 puts collectives where they are needed.
 
-    Mesh                the chips, in rows and columns, each direction with a name
+    Mesh                the chips, in rows and columns, each direction with a name; Mesh.hybrid over slices
+    SubMesh             some axes of one: mesh["model"]; init_device_mesh: PyTorch's DeviceMesh
     use_mesh            what nobody marks lies on this mesh, a copy on each chip; current_mesh()
     mark_sharding       spread a tensor over a mesh; clear_sharding, shard_as
     distribute_tensor   a CPU tensor, each part of it on its chip; DeviceLoader: batches of them
-    sharding_of         how a tensor lies; a TensorSharding
+    redistribute        another tensor that lies otherwise; full_tensor, to_local
+    parallelize_module  PyTorch's plans of tensor and sequence parallelism; distribute_module
+    sharding_of         how a tensor lies; a TensorSharding; placements_of: the same in PyTorch's words
     local_shards        what each chip has of it; LocalShards
     visualize_sharding  the same as a picture in the terminal
     collectives         what chips exchange in each program; Collectives
@@ -16,10 +19,15 @@ puts collectives where they are needed.
 
 from __future__ import annotations
 
+from torch_pjrt_spmd.device_mesh import init_device_mesh
+from torch_pjrt_spmd.distributing import distribute_module
 from torch_pjrt_spmd.exchanges import Collective, collectives
 from torch_pjrt_spmd.loader import DeviceLoader
 from torch_pjrt_spmd.marking import clear_sharding, distribute_tensor, mark_sharding, shard_as
 from torch_pjrt_spmd.mesh import Mesh, current_mesh, use_mesh
+from torch_pjrt_spmd.parallelize import parallelize_module
+from torch_pjrt_spmd.placements import placements_of
+from torch_pjrt_spmd.redistributing import full_tensor, redistribute, to_local
 from torch_pjrt_spmd.sharding import (
     LocalShard,
     TensorSharding,
@@ -28,6 +36,7 @@ from torch_pjrt_spmd.sharding import (
     visualize_sharding,
 )
 from torch_pjrt_spmd.spec import ShardingError
+from torch_pjrt_spmd.sub_mesh import SubMesh
 
 __version__ = "0.1.0"
 __all__ = [
@@ -36,15 +45,23 @@ __all__ = [
     "LocalShard",
     "Mesh",
     "ShardingError",
+    "SubMesh",
     "TensorSharding",
     "clear_sharding",
     "collectives",
     "current_mesh",
+    "distribute_module",
     "distribute_tensor",
+    "full_tensor",
+    "init_device_mesh",
     "local_shards",
     "mark_sharding",
+    "parallelize_module",
+    "placements_of",
+    "redistribute",
     "shard_as",
     "sharding_of",
+    "to_local",
     "use_mesh",
     "visualize_sharding",
 ]

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 import torch_pjrt
 from torch_pjrt_spmd import marks, partitioner
-from torch_pjrt_spmd.mesh import Mesh
+from torch_pjrt_spmd.any_mesh import as_mesh
 from torch_pjrt_spmd.spec import Spec, checked
+
+if TYPE_CHECKING:
+    from torch_pjrt_spmd.any_mesh import AnyMesh
 
 
 class DeviceLoader(torch_pjrt.DeviceLoader):
@@ -25,11 +28,12 @@ class DeviceLoader(torch_pjrt.DeviceLoader):
             ...
     """
 
-    def __init__(self, loader: Iterable[Any], mesh: Mesh, spec: Spec, prefetch: int = 2) -> None:
+    def __init__(self, loader: Iterable[Any], mesh: AnyMesh, spec: Spec, prefetch: int = 2) -> None:
+        ours = as_mesh(mesh)
         partitioner.take_over()
 
         def place(tensor: torch.Tensor) -> Any:
-            entries = checked(tensor.shape, mesh, spec[: tensor.dim()])
-            return marks.sharding(*mesh.written(), entries)
+            entries = checked(tensor.shape, ours, spec[: tensor.dim()])
+            return marks.sharding(*ours.root.written(), entries)
 
         super().__init__(loader, prefetch=prefetch, place=place)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -20,67 +20,132 @@ from torch_pjrt.extend import (
     wrap_sized,
 )
 from torch_pjrt_spmd import marks, partitioner
+from torch_pjrt_spmd.any_mesh import as_mesh
 from torch_pjrt_spmd.mesh import Mesh
+from torch_pjrt_spmd.placements import spec_of_placements
 from torch_pjrt_spmd.sharding import sharding_of
-from torch_pjrt_spmd.spec import ShardingError, Spec, checked
+from torch_pjrt_spmd.spec import Entry, ShardingError, Spec, checked, joined
 
 if TYPE_CHECKING:
+    import jax
     from torch.distributed.tensor import Placement
 
+    from torch_pjrt_spmd.any_mesh import AnyMesh
+    from torch_pjrt_spmd.sub_mesh import SubMesh
 
-def mark_sharding(tensor: torch.Tensor, mesh: Mesh, spec: Spec) -> torch.Tensor:
+    NamedSharding = jax.sharding.NamedSharding
+
+
+def mark_sharding(
+    tensor: torch.Tensor, mesh: AnyMesh, spec: Spec | Sequence[Placement]
+) -> torch.Tensor:
     """Spread a tensor over a mesh: its memory, and the work of what is computed with it.
 
     tensor  a parameter, buffer, input or activation on the device, of any shape.
-    spec    for each dim the name of a mesh axis, a tuple of names, or None: each chip has all of it.
+    mesh    a `Mesh`, PyTorch's `DeviceMesh`, JAX's mesh, or some axes of one: `mesh["model"]`.
+    spec    for each dim the name of a mesh axis, a tuple of names, or None: each chip has all of it. Or
+            PyTorch's `Shard(dim)` or `Replicate()` for each axis.
 
     Returns the tensor. Its values do not change, and those of what is computed with it only as sums in
     another order do. What is on the device is moved now; what is pending is computed there. In-place
     writes, the gradient and an optimizer's state keep the sharding. Within `torch.compile` use the tensor
     that is returned: only that one is marked.
 
+    On some axes of a mesh, the tensor lies along the others as it did before. An activation that is
+    pending and unmarked lies along them as XLA decides.
+
     Raises `ShardingError` for an axis that the mesh lacks or that is used twice, too many entries, and a
     dim that its chips do not divide; `TypeError` for what is no tensor of the device.
 
         mark_sharding(w, Mesh((2, 4), ("data", "model")), (None, "model"))
     """
+    mesh = as_mesh(mesh)
+    if not isinstance(tensor, torch.Tensor):
+        check_on_device(tensor)
+    entries = checked(tensor.shape, mesh, spec_of_placements(spec, mesh, tensor.dim()))
     if torch.compiler.is_compiling():
-        entries = checked(tensor.shape, mesh, spec)
-        return annotate(tensor, marks.KIND, *mesh.written(), entries)
-    if mesh.target != marks.target() and mesh.target is not None:
-        return _noted(tensor, mesh, spec)
-    _check(tensor)
-    entries = checked(tensor.shape, mesh, spec)
+        return annotated(tensor, mesh, entries)
+    if mesh.root.target not in (None, marks.target()):
+        return _noted(tensor, mesh, entries)
+    check_on_device(tensor)
     partitioner.take_over()
-    how = marks.asked(*mesh.written(), entries)
+    whole = _whole_spec(tensor, mesh, entries)
+    how = None if whole is None else marks.asked(*mesh.root.written(), whole)
 
-    def annotated(x: torch.Tensor) -> torch.Tensor:
-        marks.go_to(how)
-        return annotate(x, marks.KIND, *mesh.written(), entries)
+    def as_marked(x: torch.Tensor) -> torch.Tensor:
+        return annotated(x, mesh, entries) if whole is None else annotated(x, mesh.root, whole)
 
     if not _fills_its_buffer(tensor) and not _laid_out_as(tensor):
         if not tensor.is_leaf and tensor.requires_grad:
-            return annotated(tensor)  # a part of an activation
+            return as_marked(tensor)  # a part of an activation
         with torch.no_grad():
-            tensor.detach().copy_(annotated(tensor.detach()))
+            tensor.detach().copy_(as_marked(tensor.detach()))
         return tensor
     value = value_of(tensor.detach())
     if value.array is None:
-        store(tensor, value_of(annotated(tensor.detach())))
-    elif value.array.sharding != how and marks.target() is None:
+        store(tensor, value_of(as_marked(tensor.detach())))
+    elif how is not None and value.array.sharding != how and marks.target() is None:
         buffer_of(tensor).value = Value.of_array(value.spec, placed(value.array, how))
-    marks.mark(tensor, how, marks.target())
+    if how is not None:
+        marks.mark(tensor, how, marks.target())
     if tensor.requires_grad and not tensor.is_leaf:
-        tensor.register_hook(annotated)
+        tensor.register_hook(as_marked)
     return tensor
 
 
-def _noted(tensor: torch.Tensor, mesh: Mesh, spec: Spec) -> torch.Tensor:
+def _noted(tensor: torch.Tensor, mesh: Mesh | SubMesh, entries: tuple[Entry, ...]) -> torch.Tensor:
     """The tensor, of any device, marked for a target's chips: nothing of it moves."""
     partitioner.take_over()
-    how = marks.sharding(*mesh.written(), checked(tensor.shape, mesh, spec))
-    marks.mark(tensor, how, mesh.target)
+    before = marks.mark_for(tensor, mesh.root.target)
+    how = marks.sharding(*mesh.root.written(), _joined(before, mesh, entries, tensor))
+    marks.mark(tensor, how, mesh.root.target)
     return tensor
+
+
+def annotated(
+    x: torch.Tensor, mesh: Mesh | SubMesh, entries: tuple[Entry, ...], gradient: bool = True
+) -> torch.Tensor:
+    """Another tensor of the same values that lies as a spec says, one that `checked` has given.
+
+    gradient  whether the value's gradient is to lie so, too.
+    """
+    written = mesh.root.written()
+    if not torch.compiler.is_compiling():
+        marks.go_to(marks.asked(*written, ()))
+    if isinstance(mesh, Mesh):
+        return annotate(x, marks.KIND if gradient else marks.KIND_FORWARD, *written, entries)
+    kind = marks.ALONG if gradient else marks.ALONG_FORWARD
+    return annotate(x, kind, *written, mesh.axis_names, entries)
+
+
+def _whole_spec(
+    tensor: torch.Tensor, mesh: Mesh | SubMesh, entries: tuple[Entry, ...]
+) -> tuple[Entry, ...] | None:
+    """The spec for all axes of the mesh: along those that are not spoken of as the tensor lies now.
+
+    None for an activation of which nobody knows how it lies.
+    """
+    if isinstance(mesh, Mesh):
+        return entries
+    how = marks.how_it_lies(tensor)
+    if how is None and tensor.requires_grad and not tensor.is_leaf:
+        return None
+    return _joined(how, mesh, entries, tensor)
+
+
+def _joined(
+    before: NamedSharding | None,
+    mesh: Mesh | SubMesh,
+    entries: tuple[Entry, ...],
+    tensor: torch.Tensor,
+) -> tuple[Entry, ...]:
+    """The spec for all axes of the mesh of a tensor that has lain like this, if it did so on the mesh."""
+    if isinstance(mesh, Mesh):
+        return entries
+    on = marks.asked if mesh.root.target is None else marks.sharding
+    same = before is not None and before.mesh == on(*mesh.root.written(), ()).mesh
+    spec = tuple(before.spec) if before is not None and same else ()
+    return checked(tensor.shape, mesh.root, joined(spec, entries, mesh))
 
 
 def clear_sharding(tensor: torch.Tensor) -> torch.Tensor:
@@ -88,7 +153,7 @@ def clear_sharding(tensor: torch.Tensor) -> torch.Tensor:
 
     `TypeError` for what is no tensor of the device.
     """
-    _check(tensor)
+    check_on_device(tensor)
     found = sharding_of(tensor)
     if found is not None:
         mark_sharding(tensor, found.mesh, ())
@@ -112,7 +177,7 @@ def shard_as(tensor: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
 
 
 def distribute_tensor(
-    tensor: torch.Tensor, mesh: Mesh, placements: Sequence[Placement] | Spec
+    tensor: torch.Tensor, mesh: AnyMesh, placements: Sequence[Placement] | Spec
 ) -> torch.Tensor:
     """A tensor of the device with the content of one of the host, of which each chip gets its own part.
 
@@ -124,46 +189,19 @@ def distribute_tensor(
 
         batch = distribute_tensor(batch, mesh, ("data", None))
     """
-    spec = spec_of_placements(placements, mesh, tensor.dim())
+    mesh = as_mesh(mesh)
     if is_pjrt(tensor):
-        return mark_sharding(tensor, mesh, spec)
-    if mesh.target is not None:
-        return _noted(tensor, mesh, spec)
-    entries = checked(tensor.shape, mesh, spec)
+        return mark_sharding(tensor, mesh, placements)
+    entries = checked(tensor.shape, mesh, spec_of_placements(placements, mesh, tensor.dim()))
+    if mesh.root.target is not None:
+        return _noted(tensor, mesh, entries)
     partitioner.take_over()
-    how = marks.sharding(*mesh.written(), entries)
+    how = marks.sharding(*mesh.root.written(), entries)
     value = upload(tensor, sharding=how)
     result = wrap_sized(value, value.spec)
     result.requires_grad_(tensor.requires_grad)
     marks.mark(result, how)
     return result
-
-
-def spec_of_placements(placements: Any, mesh: Mesh, n_dims: int) -> Spec:
-    """The spec that DTensor's placements, one for each axis of the mesh, say; a spec as it is."""
-    if not any(hasattr(p, "is_shard") for p in placements):
-        return placements
-    if len(placements) != len(mesh.shape):
-        raise ShardingError(
-            "There is one placement for each axis of the mesh.",
-            saw=f"{len(placements)} placements, axes {mesh.axis_names}",
-        )
-    axes: list[tuple[str, ...]] = [()] * n_dims
-    for name, placement in zip(mesh.axis_names, placements, strict=True):
-        if placement.is_partial():
-            raise ShardingError(
-                "A tensor cannot be put on a mesh as parts of a sum.",
-                saw=repr(placement),
-                expected="Shard(dim) or Replicate()",
-            )
-        if placement.is_shard():
-            dim = placement.dim + n_dims * (placement.dim < 0)
-            if not 0 <= dim < n_dims:
-                raise ShardingError(
-                    f"There is no dim {placement.dim} to spread.", saw=f"a tensor of {n_dims} dims"
-                )
-            axes[dim] += (name,)
-    return tuple(names or None for names in axes)
 
 
 def _fills_its_buffer(tensor: torch.Tensor) -> bool:
@@ -185,7 +223,7 @@ def _laid_out_as(tensor: torch.Tensor) -> bool:
     return True
 
 
-def _check(tensor: object) -> None:
+def check_on_device(tensor: object) -> None:
     if not is_pjrt(tensor):
         saw = f"{tensor.device}" if isinstance(tensor, torch.Tensor) else type(tensor).__name__
         raise TypeError(

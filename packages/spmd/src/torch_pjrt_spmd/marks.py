@@ -23,7 +23,14 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.weak import WeakTensorKeyDictionary
 
 import torch_pjrt
-from torch_pjrt.extend import Buffer, annotation_of, buffer_of, define_annotation, is_pjrt
+from torch_pjrt.extend import (
+    Buffer,
+    annotation_of,
+    buffer_of,
+    define_annotation,
+    is_pjrt,
+    value_of,
+)
 from torch_pjrt.plugin import GraphOp
 
 if TYPE_CHECKING:
@@ -33,7 +40,10 @@ if TYPE_CHECKING:
 
     NamedSharding = jax.sharding.NamedSharding
 
-KIND = "spmd.sharding"
+# How a value lies. Their arguments: a mesh (`Mesh.written`), and a spec.
+KIND, KIND_FORWARD = "spmd.sharding", "spmd.sharding.forward"
+# How it lies along some axes, and along the others as XLA decides: a mesh, these axes, and a spec of them.
+ALONG, ALONG_FORWARD = "spmd.along", "spmd.along.forward"
 
 
 class _Marks:
@@ -142,7 +152,37 @@ def constrained(x: Any, *args: Any) -> Any:
     return jax.lax.with_sharding_constraint(x, asked(*args))
 
 
+def constrained_along(
+    x: Any,
+    shape: tuple[int, ...],
+    axis_names: tuple[str, ...],
+    devices: tuple[int, ...] | str | None,
+    along: tuple[str, ...],
+    spec: tuple[Any, ...],
+) -> Any:
+    """The rule of an annotation of some axes: the array, in parts along these.
+
+    A constraint would have to say all axes: with a dim left open, nothing keeps XLA from spreading it
+    along an axis that was asked to have copies. What is mapped over axes has parts or copies along them.
+    """
+    import jax
+
+    how = asked(shape, axis_names, devices, spec)
+    mapped = jax.shard_map(
+        _itself, mesh=how.mesh, in_specs=how.spec, out_specs=how.spec, axis_names=set(along)
+    )
+    return mapped(x)
+
+
+def _itself(x: Any) -> Any:
+    return x
+
+
+# Those of a forward value say nothing of its gradient.
 define_annotation(KIND, constrained)
+define_annotation(KIND_FORWARD, constrained, gradient=False)
+define_annotation(ALONG, constrained_along)
+define_annotation(ALONG_FORWARD, constrained_along, gradient=False)
 
 
 def go_to(how: NamedSharding) -> None:
@@ -169,10 +209,13 @@ def annotated_in(graph: Graph) -> dict[int, NamedSharding]:
 
 
 def first_annotated_in(graph: Graph) -> NamedSharding | None:
-    """How a value lies that an annotation somewhere in the graph made; None if none did."""
+    """How a value lies that an annotation somewhere in the graph made; None if none did.
+
+    Of one that speaks of some axes only, the mesh is what counts.
+    """
     for node in graph.nodes:
         within = first_annotated_in(node.op.graph) if isinstance(node.op, GraphOp) else None
-        if (found := within or _asked_by(node)) is not None:
+        if (found := within or _asked_by(node) or _asked_along(node)) is not None:
             return found
     return None
 
@@ -180,9 +223,16 @@ def first_annotated_in(graph: Graph) -> NamedSharding | None:
 def _asked_by(node: Node) -> NamedSharding | None:
     """How the node's value is to lie, if it is an annotation of ours."""
     annotation = annotation_of(node)
-    if annotation is None or annotation.kind != KIND:
+    if annotation is None or annotation.kind not in (KIND, KIND_FORWARD):
         return None
     return asked(*annotation.args)
+
+
+def _asked_along(node: Node) -> NamedSharding | None:
+    annotation = annotation_of(node)
+    if annotation is None or annotation.kind not in (ALONG, ALONG_FORWARD):
+        return None
+    return asked(*annotation.args[:3], ())
 
 
 def mark(tensor: torch.Tensor, how: NamedSharding, target: str | None = None) -> None:
@@ -215,6 +265,14 @@ def mark_of(tensor: torch.Tensor) -> NamedSharding | None:
     return of_target.buffers.get(buffer) or there(_by_target[None].buffers.get(buffer))
 
 
+def mark_for(tensor: torch.Tensor, target: str | None) -> NamedSharding | None:
+    """How the tensor was marked for a target's chips; None: for those of this process."""
+    of_target = _by_target[target]
+    if not is_pjrt(tensor):
+        return of_target.hosts.get(tensor)
+    return of_target.buffers.get(buffer_of(tensor))
+
+
 def mark_of_buffer(buffer: Buffer) -> NamedSharding | None:
     """How the buffer was marked, or how it lies if that is on several chips."""
     import jax
@@ -226,6 +284,18 @@ def mark_of_buffer(buffer: Buffer) -> NamedSharding | None:
     array = None if buffer.value is None else buffer.value.array
     found = _by_target[None].buffers.get(buffer) or (None if array is None else array.sharding)
     return there(found) if isinstance(found, jax.sharding.NamedSharding) else None
+
+
+def how_it_lies(tensor: torch.Tensor) -> NamedSharding | None:
+    """How the tensor lies, as far as is known without running what is pending."""
+    import jax
+
+    value = value_of(tensor.detach())
+    if value.array is None or _ahead.target is not None:
+        same = buffer_of(tensor).spec.shape == tuple(tensor.shape)
+        return mark_of(tensor) if same else None
+    found = value.array.sharding
+    return found if isinstance(found, jax.sharding.NamedSharding) else None
 
 
 def pinned_values() -> Mapping[int, NamedSharding]:

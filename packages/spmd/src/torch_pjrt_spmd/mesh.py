@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import prod
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,9 @@ from torch_pjrt_spmd import partitioner
 if TYPE_CHECKING:
     import jax
     from torch.distributed.device_mesh import DeviceMesh
+
+    from torch_pjrt_spmd.any_mesh import AnyMesh
+    from torch_pjrt_spmd.sub_mesh import SubMesh
 
 
 @dataclass(frozen=True)
@@ -96,17 +99,33 @@ class Mesh:
         """How many chips lie along the axis. `KeyError` for a name that no axis has."""
         return dict(zip(self.axis_names, self.shape, strict=True))[name]
 
+    @property
+    def root(self) -> Mesh:
+        """Itself; of a `SubMesh` the mesh that it is of."""
+        return self
+
+    def __getitem__(self, axis_names: str | tuple[str, ...]) -> Mesh | SubMesh:
+        """Some of its axes, as of PyTorch's `DeviceMesh`: a `SubMesh`, or the mesh itself if that is all.
+
+        `SettingError` for a name that no axis has, and for names in another order than the mesh's.
+        """
+        from torch_pjrt_spmd.sub_mesh import SubMesh
+
+        names = (axis_names,) if isinstance(axis_names, str) else tuple(axis_names)
+        return self if names == self.axis_names else SubMesh(self, names)
+
+    @cached_property
+    def order(self) -> tuple[int, ...]:
+        """Which chips, by their index, in row-major order."""
+        return _usual_order(self.shape, self.target) if self.devices is None else self.devices
+
     @cached_property
     def jax_mesh(self) -> jax.sharding.Mesh:
         """The same as JAX's mesh."""
         import jax
-        from jax.experimental import mesh_utils
 
-        chips = list(self._chips())
-        if self.devices is not None:
-            array = np.array([chips[i] for i in self.devices], object).reshape(self.shape)
-        else:
-            array = mesh_utils.create_device_mesh(self.shape, chips[: self.size])
+        chips = self._chips()
+        array = np.array([chips[i] for i in self.order], object).reshape(self.shape)
         auto = (jax.sharding.AxisType.Auto,) * len(self.shape)
         return jax.sharding.Mesh(array, self.axis_names, axis_types=auto)
 
@@ -132,13 +151,55 @@ class Mesh:
                 saw=repr(mesh),
                 expected=f"chips of `{client().device.name}` in this process",
             )
-        return cls(mesh.devices.shape, mesh.axis_names, tuple(numbers[chip] for chip in chips))
+        return cls._ordered(
+            mesh.devices.shape, mesh.axis_names, tuple(numbers[chip] for chip in chips)
+        )
 
     @classmethod
     def from_device_mesh(cls, mesh: DeviceMesh) -> Mesh:
         """The mesh of PyTorch's `DeviceMesh`, whose ranks are chips; axes without a name are `dim_0`, ..."""
         names = mesh.mesh_dim_names or tuple(f"dim_{i}" for i in range(mesh.mesh.ndim))
-        return cls(tuple(mesh.mesh.shape), names, tuple(mesh.mesh.flatten().tolist()))
+        return cls._ordered(tuple(mesh.mesh.shape), names, tuple(mesh.mesh.flatten().tolist()))
+
+    @classmethod
+    def hybrid(
+        cls, ici_shape: tuple[int, ...], dcn_shape: tuple[int, ...], axis_names: tuple[str, ...]
+    ) -> Mesh:
+        """A mesh over slices of chips that a slower network joins.
+
+        ici_shape   how many chips of one slice lie along each axis.
+        dcn_shape   how many slices lie along each axis; the mesh has `ici * dcn` chips along it, those of
+                    a slice beside each other.
+
+        Slices are what the hardware calls so, else hosts, and where all chips are one (virtual ones, say)
+        consecutive blocks of as many chips as a slice has. Raises `SettingError` for shapes of different
+        lengths, for other slices than there are, and as the class does.
+
+            mesh = Mesh.hybrid((1, 4), (2, 1), ("data", "model"))  # `model` within a slice, `data` across
+        """
+        from torch_pjrt_spmd.hybrid import hybrid_order
+
+        order = hybrid_order(client().chips, tuple(ici_shape), tuple(dcn_shape))
+        shape = tuple(ici * dcn for ici, dcn in zip(ici_shape, dcn_shape, strict=True))
+        return cls._ordered(shape, axis_names, order)
+
+    @classmethod
+    def _ordered(
+        cls, shape: tuple[int, ...], axis_names: tuple[str, ...], order: tuple[int, ...]
+    ) -> Mesh:
+        """Equal to the mesh without `devices` where that has the chips in this order."""
+        fits = 0 < prod(shape) <= len(client().chips)
+        usual = fits and order == _usual_order(tuple(map(int, shape)), None)
+        return cls(shape, axis_names, None if usual else order)
+
+    def to_device_mesh(self) -> DeviceMesh:
+        """The same as PyTorch's `DeviceMesh`, for this package's functions and for its sizes and names.
+
+        It has no process groups: what PyTorch's own functions would do between processes raises.
+        """
+        from torch_pjrt_spmd.device_mesh import OneProcessMesh
+
+        return OneProcessMesh(self)
 
     def written(
         self,
@@ -157,8 +218,10 @@ class use_mesh:
             train()
     """
 
-    def __init__(self, mesh: Mesh | None) -> None:
-        self._before = partitioner.use(mesh)
+    def __init__(self, mesh: AnyMesh | None) -> None:
+        from torch_pjrt_spmd.any_mesh import as_mesh
+
+        self._before = partitioner.use(None if mesh is None else as_mesh(mesh).root)
 
     def __enter__(self) -> use_mesh:
         return self
@@ -175,3 +238,14 @@ class use_mesh:
 def current_mesh() -> Mesh | None:
     """The mesh of the last `use_mesh`, or None."""
     return partitioner.in_use()
+
+
+@lru_cache
+def _usual_order(shape: tuple[int, ...], target: str | None) -> tuple[int, ...]:
+    """The first chips, by their index, as they lie on a mesh of this shape that names none."""
+    from jax.experimental import mesh_utils
+
+    chips = list(client().chips if target is None else target_chips(target))
+    numbers = {chip: i for i, chip in enumerate(chips)}
+    array = mesh_utils.create_device_mesh(shape, chips[: prod(shape)])
+    return tuple(numbers[chip] for chip in array.flat)

@@ -57,7 +57,7 @@ def sharding_of(tensor: torch.Tensor) -> TensorSharding | None:
         raise ShardingError("XLA has spread a tensor as no spec says.", saw=repr(found))
     assert isinstance(found, jax.sharding.NamedSharding)
     spec = tuple(found.spec) + (None,) * (tensor.dim() - len(found.spec))
-    return TensorSharding(_mesh_of(mesh), spec)
+    return TensorSharding(Mesh.from_jax(mesh), spec)
 
 
 def local_shards(tensor: torch.Tensor) -> list[LocalShard]:
@@ -102,10 +102,3 @@ def _on_cpu(array: jax.Array, dtype: torch.dtype) -> torch.Tensor:
         except TypeError:  # NumPy's dtype is an extension, of bfloat16 say
             pass
     return torch.from_numpy(host.view(np.uint8)).view(dtype).reshape(host.shape)
-
-
-def _mesh_of(mesh: jax.sharding.Mesh) -> Mesh:
-    chips = client().chips
-    found = Mesh.from_jax(mesh)
-    plain = found.devices == tuple(range(len(chips)))
-    return Mesh(found.shape, found.axis_names) if plain else found

@@ -11,10 +11,12 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from torch_pjrt.errors import TorchPjrtError
-from torch_pjrt_spmd.mesh import Mesh
 
 if TYPE_CHECKING:
     import jax
+
+    from torch_pjrt_spmd.mesh import Mesh
+    from torch_pjrt_spmd.sub_mesh import SubMesh
 
 Entry = str | tuple[str, ...] | None
 Spec = Sequence[str | Sequence[str] | None]
@@ -24,7 +26,7 @@ class ShardingError(TorchPjrtError, ValueError):
     """A tensor cannot lie on the mesh as the spec says."""
 
 
-def checked(shape: Sequence[int], mesh: Mesh, spec: Spec) -> tuple[Entry, ...]:
+def checked(shape: Sequence[int], mesh: Mesh | SubMesh, spec: Spec) -> tuple[Entry, ...]:
     """The spec with an entry for each dim of a tensor of this shape.
 
     Raises `ShardingError` for more entries than dims, an axis that the mesh lacks, an axis that is used
@@ -52,7 +54,7 @@ def checked(shape: Sequence[int], mesh: Mesh, spec: Spec) -> tuple[Entry, ...]:
             )
         used.add(name)
     for dim, (size, entry) in enumerate(zip(shape, entries, strict=False)):
-        n = prod(mesh.axis_size(name) for name in axes_of(entry))
+        n = prod([mesh.axis_size(name) for name in axes_of(entry)])
         if size % n:
             raise _wrong(
                 f"Dim {dim} has {size} elements, which {n} chips do not divide.",
@@ -62,6 +64,22 @@ def checked(shape: Sequence[int], mesh: Mesh, spec: Spec) -> tuple[Entry, ...]:
                 _fitting(size, mesh, used),
             )
     return (*entries, *[None] * (len(shape) - len(entries)))
+
+
+def joined(before: Sequence[Entry], entries: Sequence[Entry], mesh: SubMesh) -> tuple[Entry, ...]:
+    """The spec for all axes of a mesh that says of some what `entries` do, of the others what `before` does.
+
+    A dim that is spread over axes of both has the first of the mesh's as its slowest.
+    """
+    found: list[Entry] = []
+    for i, entry in enumerate(entries):
+        old = axes_of(before[i]) if i < len(before) else ()
+        kept = tuple(name for name in old if name not in mesh.axis_names)
+        names = kept + axes_of(entry)
+        if kept and axes_of(entry):
+            names = tuple(name for name in mesh.root.axis_names if name in names)
+        found.append(names[0] if len(names) == 1 else names or None)
+    return tuple(found)
 
 
 def axes_of(entry: Entry) -> tuple[str, ...]:
@@ -79,7 +97,7 @@ def partition_spec(entries: Sequence[Entry]) -> jax.sharding.PartitionSpec:
     return jax.sharding.PartitionSpec(*kept)
 
 
-def _fitting(size: int, mesh: Mesh, used: set[str]) -> Sequence[str]:
+def _fitting(size: int, mesh: Mesh | SubMesh, used: set[str]) -> Sequence[str]:
     """The axes that would divide a dim of this size."""
     return [name for name in mesh.axis_names if size % mesh.axis_size(name) == 0]
 
@@ -87,7 +105,7 @@ def _fitting(size: int, mesh: Mesh, used: set[str]) -> Sequence[str]:
 def _wrong(
     happened: str,
     shape: Sequence[int],
-    mesh: Mesh,
+    mesh: Mesh | SubMesh,
     spec: object,
     fitting: Sequence[object] | None = None,
 ) -> ShardingError:
