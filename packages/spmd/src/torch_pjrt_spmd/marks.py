@@ -232,7 +232,8 @@ def _asked_along(node: Node) -> NamedSharding | None:
     annotation = annotation_of(node)
     if annotation is None or annotation.kind not in (ALONG, ALONG_FORWARD):
         return None
-    return asked(*annotation.args[:3], ())
+    shape, axis_names, devices = annotation.args[:3]
+    return asked(shape, axis_names, devices, ())
 
 
 def mark(tensor: torch.Tensor, how: NamedSharding, target: str | None = None) -> None:
