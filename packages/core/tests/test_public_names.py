@@ -29,8 +29,9 @@ RULES = """
     """
 EXTEND = """
     Annotation Buffer FunctionOp Line Output PRECISIONS Partitioner Program ProgramHooks Refusal StandIn
-    Tape Uploaded Value
-    add_program_hooks annotate annotation_of append because buffer_of client content counters
+    Table Tape Uploaded Value
+    add_program_hooks add_report_tables annotate annotation_of append because buffer_of client content
+    counters
     create_empty_tensor current cut define_annotation forget_programs donate
     each_collective target_chips graph_of host_array intern
     is_pjrt keep_dynamo_out placed set_partitioner

@@ -12,9 +12,12 @@ puts collectives where they are needed.
     parallelize_module  PyTorch's plans of tensor and sequence parallelism; distribute_module
     sharding_of         how a tensor lies; a TensorSharding; placements_of: the same in PyTorch's words
     local_shards        what each chip has of it; LocalShards
-    visualize_sharding  the same as a picture in the terminal
+    visualize_sharding  the same as a picture in the terminal, or in a file
     collectives         what chips exchange in each program; Collectives
+    program_reports     that, bytes on each chip, and what chips do alike; ProgramReports
+    config              bandwidths and what to warn of
     ShardingError       a tensor cannot lie on the mesh as the spec says
+    ShardingWarning     a program keeps whole, or moves about, what is large
 """
 
 from __future__ import annotations
@@ -28,6 +31,8 @@ from torch_pjrt_spmd.mesh import Mesh, current_mesh, use_mesh
 from torch_pjrt_spmd.parallelize import parallelize_module
 from torch_pjrt_spmd.placements import placements_of
 from torch_pjrt_spmd.redistributing import full_tensor, redistribute, to_local
+from torch_pjrt_spmd.reporting import ProgramReport, program_reports
+from torch_pjrt_spmd.settings import config
 from torch_pjrt_spmd.sharding import (
     LocalShard,
     TensorSharding,
@@ -37,6 +42,7 @@ from torch_pjrt_spmd.sharding import (
 )
 from torch_pjrt_spmd.spec import ShardingError
 from torch_pjrt_spmd.sub_mesh import SubMesh
+from torch_pjrt_spmd.warn import ShardingWarning
 
 __version__ = "0.1.0"
 __all__ = [
@@ -44,11 +50,14 @@ __all__ = [
     "DeviceLoader",
     "LocalShard",
     "Mesh",
+    "ProgramReport",
     "ShardingError",
+    "ShardingWarning",
     "SubMesh",
     "TensorSharding",
     "clear_sharding",
     "collectives",
+    "config",
     "current_mesh",
     "distribute_module",
     "distribute_tensor",
@@ -58,6 +67,7 @@ __all__ = [
     "mark_sharding",
     "parallelize_module",
     "placements_of",
+    "program_reports",
     "redistribute",
     "shard_as",
     "sharding_of",

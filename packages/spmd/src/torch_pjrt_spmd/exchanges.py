@@ -2,35 +2,26 @@
 
 from __future__ import annotations
 
-import re
-from collections import Counter
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
-import numpy as np
-
-from torch_pjrt.extend import Program, add_program_hooks, each_collective
+from torch_pjrt.extend import Program, each_collective
+from torch_pjrt_spmd import groups, marks
+from torch_pjrt_spmd.hlo import parsed
 from torch_pjrt_spmd.partitioner import mesh_of
+from torch_pjrt_spmd.spread_work import Exchange, Walk, Work
 
 if TYPE_CHECKING:
     import jax
 
-_LISTED = re.compile(r"(?:replica_groups|source_target_pairs)=\{(\{[\d,{} ]*\})\}")
-_IOTA = re.compile(r"replica_groups=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?")
-# As of JAX 0.10: axes of a mesh of XLA's own, some perhaps in part, and how the chips lie on it.
-_OF_MESH = re.compile(
-    r"replica_groups=mesh\[(?P<axes>[^\]]*)\]"
-    r"(?:, device_ids=\((?:\[(?P<of>[\d,]+)\](?:T\((?P<order>[\d,]+)\))?|(?P<ids>[\d,]+))\))?"
-    r" \{(?P<along>[^}]*)\}"
-)
-_AXIS = re.compile(r"'([^']+)'=(\d+)")
-_ALONG = re.compile(r"'([^']+)'(?::\((\d+)\)(\d+))?")
-_LINE = re.compile(r'op_name="[^"]*\(([^()":]+:\d+)\)')
+    Shape = tuple[int, ...]
 
 _programs: WeakSet[Program] = WeakSet()
+_readings: WeakKeyDictionary[Program, Reading] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -42,7 +33,8 @@ class Collective:
     axes     of the mesh, along which chips exchange; empty where they are along none in particular.
     n_bytes  what one of them gives each chip.
     line     of the user's program, where that was noted (`torch_pjrt.source_lines`).
-    times    how many of them the program has.
+    times    how many of them the program has. runs: how many run, since some are in loops.
+    resharding   they move what was computed, neither to add it up nor to or from how a tensor is marked.
     """
 
     program: int
@@ -51,86 +43,124 @@ class Collective:
     n_bytes: int
     line: str | None
     times: int
+    runs: int = 0
+    resharding: bool = False
 
 
-def note_programs() -> None:
-    """Have programs that are compiled or loaded from now on known to `collectives`."""
-    add_program_hooks(after_compile=_programs.add)
+@dataclass(frozen=True)
+class Reading:
+    """What the text of a compiled program says."""
+
+    collectives: Sequence[Collective]
+    work: Work
+
+
+def note_program(program: Program) -> None:
+    """Have a program that was compiled or loaded known to `collectives`."""
+    _programs.add(program)
+
+
+def noted_programs() -> list[Program]:
+    """Those in memory that run on several chips, in the order of their numbers."""
+    found = [p for p in list(_programs) if mesh_of_program(p) is not None]
+    return sorted(found, key=lambda p: p.compilation.number)
 
 
 def collectives() -> list[Collective]:
     """What chips exchange in each program that is in memory and runs on several, the most bytes first.
 
-    Of programs compiled after the first `use_mesh` or `mark_sharding`. A collective in a loop is counted
-    once. Asking takes a while for large programs: XLA writes each of them out.
+    Of programs compiled after the first `use_mesh` or `mark_sharding`. Asking takes some time for large
+    programs the first time: XLA writes each of them out.
 
         for found in collectives():
             print(found)
     """
-    found = [c for program in list(_programs) for c in _of_program(program)]
-    return sorted(found, key=lambda c: (-c.n_bytes * c.times, c.program, c.kind, c.axes))
+    found = [c for program in noted_programs() for c in reading_of(program).collectives]
+    return sorted(found, key=lambda c: (-c.n_bytes * c.runs, c.program, c.kind, c.axes))
 
 
-def _of_program(program: Program) -> list[Collective]:
-    mesh = next((m for s in program.shardings if (m := mesh_of(s)) is not None), None)
-    if mesh is None:
-        return []
-    counts = Counter(_read(program.compiled.as_text(), mesh))
-    number = program.compilation.number
-    return [Collective(number, *of_one, times) for of_one, times in counts.items()]
+def mesh_of_program(program: Program) -> jax.sharding.Mesh | None:
+    """The mesh that a program runs on; None for one on one chip."""
+    return mesh_of_all([*program.shardings, *program.compiled.output_shardings])
 
 
-def _read(
-    text: str, mesh: jax.sharding.Mesh
-) -> Iterator[tuple[str, tuple[str, ...], int, str | None]]:
-    for kind, n_bytes, rest in each_collective(text):
-        line = _LINE.search(rest)
-        yield kind, _axes(rest, mesh), n_bytes, line and line[1]
+def mesh_of_all(shardings: Sequence[Any]) -> jax.sharding.Mesh | None:
+    """The first mesh of several chips that one of the shardings speaks of."""
+    found = (m for s in shardings if (m := mesh_of(s)) is not None and m.size > 1)
+    return next(found, None)
 
 
-def _axes(rest: str, mesh: jax.sharding.Mesh) -> tuple[str, ...]:
-    """The axes along which the positions differ that are in one group."""
-    shape = tuple(mesh.shape.values())
-    differ: set[str] = set()
-    for group in _groups(rest, prod(shape)):
-        for name, along in zip(mesh.axis_names, np.unravel_index(group, shape), strict=True):
-            if len(set(along.tolist())) > 1:
-                differ.add(name)
-    return tuple(name for name in mesh.axis_names if name in differ)
+def reading_of(program: Program) -> Reading:
+    """What the text of a program on several chips says; read once."""
+    found = _readings.get(program)
+    if found is None:
+        mesh = mesh_of_program(program)
+        assert mesh is not None
+        number = program.compilation.number
+        found = _readings[program] = read(program.compiled, mesh, number, _marked_in(program))
+    return found
 
 
-def _groups(rest: str, n_chips: int) -> list[Any]:
-    """The groups of positions that exchange with each other."""
-    if (of_mesh := _OF_MESH.search(rest)) is not None:
-        return _groups_of_mesh(of_mesh)
-    if (iota := _IOTA.search(rest)) is not None:
-        shape, of, order = (_numbers(part or "") for part in iota.groups())
-        positions = np.arange(prod(of)).reshape(of)
-        return list((positions.transpose(order) if order else positions).reshape(shape))
-    if (listed := _LISTED.search(rest)) is not None:
-        found = [_numbers(group) for group in re.findall(r"\{([\d, ]*)\}", listed[1])]
-        return [np.array(group) for group in found if group]
-    return [np.arange(n_chips)]  # all of them
+def read(
+    compiled: Any, mesh: jax.sharding.Mesh, number: int = 0, marked: Collection[Shape] = ()
+) -> Reading:
+    """What the text of a compiled program on this mesh says.
+
+    number   of the program. marked: the shapes on a chip of what is marked in it.
+    """
+    sizes = dict(mesh.shape)
+    walk = Walk(
+        parsed(compiled.as_text()),
+        sizes,
+        [_axes_of(sharding) for sharding in compiled.input_shardings[0]],
+        lambda rest: groups.axes_of(rest, mesh),
+    )
+    equal: defaultdict[tuple[Any, ...], list[int]] = defaultdict(list)
+    for one in walk.exchanges:
+        line, resharding = one.instruction.line, _is_resharding(one, marked)
+        equal[one.kind, one.axes, _bytes(one), line, resharding].append(one.runs)
+    found = [
+        Collective(number, kind, axes, n_bytes, line, len(runs), sum(runs), resharding)
+        for (kind, axes, n_bytes, line, resharding), runs in equal.items()
+    ]
+    return Reading(found, walk.work)
 
 
-def _groups_of_mesh(match: re.Match[str]) -> list[Any]:
-    sizes = {name: int(n) for name, n in _AXIS.findall(match["axes"])}
-    if match["ids"]:
-        positions = np.array(_numbers(match["ids"]))
-    else:
-        of = _numbers(match["of"] or "") or tuple(sizes.values())
-        order = _numbers(match["order"] or "") or tuple(range(len(of)))
-        positions = np.arange(prod(of)).reshape(of).transpose(order)
-    # Each axis in three parts, of which the second is gone along: all of it, or none.
-    parts = {name: (1, 1, n) for name, n in sizes.items()}
-    for name, before, within in _ALONG.findall(match["along"]):
-        n = int(within or sizes[name])
-        parts[name] = (int(before or 1), n, sizes[name] // (int(before or 1) * n))
-    split = positions.reshape([n for part in parts.values() for n in part])
-    along = list(range(1, split.ndim, 3))
-    moved = np.moveaxis(split, along, range(-len(along), 0))
-    return list(moved.reshape(-1, prod(part[1] for part in parts.values())))
+_MOVES = ("all-gather", "all-to-all", "collective-permute", "ragged-all-to-all")
 
 
-def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(int(n) for n in text.split(",") if n.strip())
+def _is_resharding(one: Exchange, marked: Collection[Shape]) -> bool:
+    if one.kind not in _MOVES or one.of_input:
+        return False
+    if (
+        "to-all" in one.kind
+    ):  # it takes and gives a chip's elements in as many pieces as there are chips
+        n_elements = sum(map(prod, one.made))
+        return n_elements not in {prod(shape) for shape in marked}
+    return {_without_ones(s) for s in (*one.taken, *one.made)}.isdisjoint(marked)
+
+
+def _marked_in(program: Program) -> set[Shape]:
+    """The shapes on a chip of values that marks in the program speak of, and of its results."""
+    compiled = program.compiled
+    results = zip(compiled.output_shardings, compiled.out_info, strict=True)
+    found = {how.shard_shape(info.shape) for how, info in results}
+    found |= set(marks.shapes_on_a_chip(program.recorded))
+    return {_without_ones(shape) for shape in found}
+
+
+def _without_ones(shape: Shape) -> Shape:
+    """XLA drops and adds dims of one element as it likes."""
+    return tuple(n for n in shape if n != 1)
+
+
+def _bytes(one: Exchange) -> int:
+    i = one.instruction
+    return sum(n for _, n, _ in each_collective(f" = {i.made} {i.kind}({i.rest}"))
+
+
+def _axes_of(sharding: Any) -> frozenset[str]:
+    """The axes that an input is spread over."""
+    from torch_pjrt_spmd.spec import axes_of
+
+    return frozenset(name for entry in getattr(sharding, "spec", ()) for name in axes_of(entry))

@@ -220,6 +220,15 @@ def first_annotated_in(graph: Graph) -> NamedSharding | None:
     return None
 
 
+def shapes_on_a_chip(graph: Graph) -> Iterator[tuple[int, ...]]:
+    """Of each value that an annotation somewhere in the graph made, what a chip has of it."""
+    for node in graph.nodes:
+        if (how := _asked_by(node)) is not None:
+            yield how.shard_shape(tuple(node.signature.outs[0].shape))
+        elif isinstance(node.op, GraphOp):
+            yield from shapes_on_a_chip(node.op.graph)
+
+
 def _asked_by(node: Node) -> NamedSharding | None:
     """How the node's value is to lie, if it is an annotation of ours."""
     annotation = annotation_of(node)
@@ -246,7 +255,7 @@ def mark(tensor: torch.Tensor, how: NamedSharding, target: str | None = None) ->
         marks.hosts[tensor] = how
         return
     marks.buffers[buffer_of(tensor)] = how
-    if tensor.is_leaf and tensor.requires_grad:
+    if tensor.is_leaf and (tensor.requires_grad or isinstance(tensor, torch.nn.Parameter)):
         marks.leaves[tensor] = how
 
 
@@ -348,6 +357,16 @@ def _entries(how: NamedSharding, n_dims: int) -> list[Any]:
 def follow_optimizers() -> None:
     """Have the state that optimizers make lie as the parameters do, from now on."""
     register_optimizer_step_pre_hook(lambda optimizer, args, kwargs: _optimizers.add(optimizer))
+
+
+def optimizers() -> list[torch.optim.Optimizer]:
+    """Those that have begun a step since there was a mesh."""
+    return list(_optimizers)
+
+
+def leaves() -> list[torch.Tensor]:
+    """Those that are marked for this process's chips."""
+    return list(_by_target[None].leaves)
 
 
 def _states() -> Iterator[tuple[Any, NamedSharding]]:

@@ -12,8 +12,15 @@ from contextlib import AbstractContextManager
 from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
-from torch_pjrt.extend import Buffer, Output, Value, set_partitioner
-from torch_pjrt_spmd import marks
+from torch_pjrt.extend import (
+    Buffer,
+    Output,
+    Value,
+    add_program_hooks,
+    add_report_tables,
+    set_partitioner,
+)
+from torch_pjrt_spmd import marks, roles
 
 if TYPE_CHECKING:
     import jax
@@ -43,11 +50,13 @@ def use(mesh: Mesh | None) -> Mesh | None:
 @cache
 def take_over() -> None:
     """Have core ask this package, from the first mesh of the process on."""
-    from torch_pjrt_spmd.exchanges import note_programs
+    from torch_pjrt_spmd import exchanges, reporting, warn
 
     set_partitioner(_PARTITIONER)
     marks.follow_optimizers()
-    note_programs()
+    for follow in (exchanges.note_program, roles.note_program, warn.look_at):
+        add_program_hooks(after_compile=follow)
+    add_report_tables(reporting.tables)
 
 
 def whole_on(mesh: jax.sharding.Mesh) -> jax.sharding.NamedSharding:
@@ -104,6 +113,7 @@ class _Partitioner:
         inputs: Sequence[Sharding],
         outputs: Sequence[Output],
     ) -> Sequence[Sharding | None] | None:
+        roles.note(graph, values, outputs)
         annotated = marks.annotated_in(graph)
         pinned = marks.pinned_values()
         default = self.default()

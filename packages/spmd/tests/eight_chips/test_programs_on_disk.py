@@ -12,7 +12,7 @@ PROGRAM = """
 import sys
 import torch
 from torch_pjrt.extend import counters
-from torch_pjrt_spmd import Mesh, mark_sharding, sharding_of
+from torch_pjrt_spmd import Mesh, mark_sharding, program_reports
 
 mesh = Mesh((2, 4), ("data", "model"))
 spec = eval(sys.argv[1])
@@ -20,6 +20,7 @@ w = mark_sharding(torch.arange(64.0).to("pjrt").view(8, 8), mesh, spec)
 x = mark_sharding(torch.ones(8, 8).to("pjrt"), mesh, ("data",))
 y = x @ w + 1
 print(y.sum().item(), counters.programs_compiled, counters.programs_loaded, dict(counters.not_kept))
+print([(c.kind, c.axes, c.n_bytes) for c in program_reports()[-1].collectives])
 """
 
 
@@ -40,8 +41,9 @@ def test_second_process_compiles_nothing_unless_the_sharding_is_another(
 ) -> None:
     monkeypatch.setenv("TORCH_PJRT_CACHE_DIR", str(tmp_path))
 
-    total, compiled, loaded, lost = run("(None, 'model')")
+    total, compiled, loaded, lost, *exchanged = run("(None, 'model')")
     assert (compiled, loaded, lost) == ("1", "0", "{}")
 
-    assert run("(None, 'model')") == [total, "0", "1", "{}"]
-    assert run("('model', None)") == [total, "1", "0", "{}"]
+    assert run("(None, 'model')") == [total, "0", "1", "{}", *exchanged]
+    assert run("('model', None)")[:4] == [total, "1", "0", "{}"]
+    assert "'all-reduce'," in "".join(exchanged)

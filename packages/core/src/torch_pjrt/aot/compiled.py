@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
+from torch_pjrt.diagnostics.sections import tables_of
 from torch_pjrt.observe.tables import Shown, Table, readable
 
 # XLA's names, and bits of an element.
@@ -72,6 +73,7 @@ class CompiledFor(Shown):
         return [
             Table(f"Compiled for {self.target}", ("", ""), rows),
             Table("Collectives", ("operation", "times", "bytes"), said),
+            *tables_of([self]),
         ]
 
 
@@ -89,8 +91,11 @@ def each_collective(text: str) -> Iterator[tuple[str, int, str]]:
     """Each operation across chips in XLA's text of a program: name, bytes of results, rest of its line."""
     for made, name, started, rest in _MADE.findall(text):
         arrays = [_size(*array) for array in _ARRAY.findall(made)]
-        # What starts one gives its inputs and its results.
-        yield name, sum(arrays[len(arrays) // 2 :] if started else arrays), rest
+        if started and name == "collective-permute":
+            arrays = arrays[1:2]  # its input, its result, two numbers of its own
+        elif started and name == "all-gather":
+            arrays = arrays[len(arrays) // 2 :]  # its inputs, its results
+        yield name, sum(arrays), rest
 
 
 def _size(element: str, shape: str) -> int:

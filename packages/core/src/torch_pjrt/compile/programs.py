@@ -354,6 +354,12 @@ def forget_programs() -> None:
     forget_numbers()
 
 
+def programs_in_memory() -> list[Program]:
+    """Those of the cache, the oldest first."""
+    found = [p for entry in list(_entries.values()) for p in list(entry.variants.values())]
+    return sorted(found, key=lambda program: program.compilation.number)
+
+
 @contextmanager
 def anew() -> Iterator[None]:
     """Within the block every program is compiled anew; after it, those from before are known again."""

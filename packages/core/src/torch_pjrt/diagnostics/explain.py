@@ -10,6 +10,7 @@ from torch_pjrt.diagnostics.cost import Cost, cost_of
 from torch_pjrt.diagnostics.launches import launches
 from torch_pjrt.diagnostics.layers import Layers, layers_of
 from torch_pjrt.diagnostics.report import STOPS, Seconds, report, stop_rows
+from torch_pjrt.diagnostics.sections import tables_of
 from torch_pjrt.observe.code_positions import shown
 from torch_pjrt.observe.compilations import Compilation
 from torch_pjrt.observe.stops import Stop
@@ -46,6 +47,7 @@ class Explanation(Shown):
     breaks      where it stopped for the device in between: a sync ends a program, a read waits for one.
     fallbacks   the operators that ran on the CPU, with how often.
     transfers   `uploads`, `uploaded_bytes`, `downloads`, `downloaded_bytes`.
+    sections    what packages say of the programs.
     """
 
     result: Any
@@ -53,6 +55,7 @@ class Explanation(Shown):
     breaks: Sequence[Stop]
     fallbacks: dict[str, int]
     transfers: dict[str, int]
+    sections: Sequence[Table] = ()
 
     def _tables(self) -> list[Table]:
         moved = self.transfers
@@ -74,6 +77,7 @@ class Explanation(Shown):
             Table(
                 "Operators that ran on the CPU", ("operator", "times"), [*self.fallbacks.items()]
             ),
+            *self.sections,
         ]
 
     def _layers(self) -> list[tuple[Any, ...]]:
@@ -140,6 +144,7 @@ def explain(fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Explana
         _more_stops(before.stops, after.stops),
         _more(before.counts["fallbacks"], after.counts["fallbacks"]),
         {name: after.counts[name] - before.counts[name] for name in _MOVED},
+        tables_of(distinct),
     )
 
 

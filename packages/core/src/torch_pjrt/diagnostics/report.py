@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from torch_pjrt.caches import Fill, fills
+from torch_pjrt.compile.programs import programs_in_memory
+from torch_pjrt.diagnostics.sections import tables_of
 from torch_pjrt.graph.line import Line
 from torch_pjrt.observe.code_positions import shown
 from torch_pjrt.observe.compilations import Compilation, compilations
@@ -21,6 +23,8 @@ _MOST_ROWS = 12  # of each table as text; the dict has all
 @dataclass(frozen=True, slots=True, repr=False)
 class Report(Shown):
     """A snapshot. Times are seconds of host time.
+
+    What packages add is of the programs that are in memory when it is printed.
 
     counts          the counters by name.
     programs        the programs compiled, in order; the last thousand.
@@ -68,6 +72,7 @@ class Report(Shown):
             Table("Why it recompiled, the last first", _RECOMPILED, _recompiled(self.programs)),
             Table("Where it stopped for the device", STOPS, _first(stop_rows(self.stops))),
             Table("Caches", _CACHES, [(c.name, c.entries, c.most, c.dropped) for c in self.caches]),
+            *tables_of(programs_in_memory()),
         ]
 
 

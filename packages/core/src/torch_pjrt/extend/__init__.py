@@ -56,6 +56,10 @@ Errors that only values decide:
     deferred_checks, Refusal    have a program's result looked at, and what to raise
     deferred_checks_of          the deferred checks of a nested tape
 
+Reports:
+
+    add_report_tables   what `report()`, `explain()` and `compile_for()` print of programs: a Table each
+
 The process:
 
     start               start the device and register its kernels
@@ -86,6 +90,7 @@ if TYPE_CHECKING:
     from torch_pjrt.compile.programs import Program, forget_programs
     from torch_pjrt.compile.within import traced
     from torch_pjrt.device.tracers import keep_out as keep_dynamo_out
+    from torch_pjrt.diagnostics.sections import add_report_tables
     from torch_pjrt.extend import padding
     from torch_pjrt.graph.append import append
     from torch_pjrt.graph.graph import graph_of
@@ -101,6 +106,7 @@ if TYPE_CHECKING:
     )
     from torch_pjrt.observe.causes import because
     from torch_pjrt.observe.counters import counters
+    from torch_pjrt.observe.tables import Table
     from torch_pjrt.passes.merge_equal import number_key
     from torch_pjrt.run.deferred_checks import Refusal, deferred_checks
     from torch_pjrt.run.sync import cut
@@ -136,10 +142,12 @@ __all__ = [
     "ProgramHooks",
     "Refusal",
     "StandIn",
+    "Table",
     "Tape",
     "Uploaded",
     "Value",
     "add_program_hooks",
+    "add_report_tables",
     "annotate",
     "annotation_of",
     "append",
@@ -195,6 +203,7 @@ _WHERE = {
     "compile.precision": "PRECISIONS with_precision precision_in_force=in_force",
     "compile.programs": "Program forget_programs",
     "compile.within": "traced",
+    "diagnostics.sections": "add_report_tables",
     "device.tracers": "keep_dynamo_out=keep_out",
     "graph.append": "append",
     "graph.graph": "graph_of",
@@ -204,6 +213,7 @@ _WHERE = {
     "lowering.narrow": "without_x64",
     "observe.causes": "because",
     "observe.counters": "counters",
+    "observe.tables": "Table",
     "compile.hooks": "ProgramHooks add_program_hooks",
     "passes.merge_equal": "number_key",
     "client.client": "client",
