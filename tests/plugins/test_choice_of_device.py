@@ -40,7 +40,7 @@ print(client().device.name)
 DEVICES = """
 import sys
 from torch_pjrt.cli import main
-sys.exit(main(["devices"]))
+sys.exit(main(["devices", "--no-start"]))
 """
 
 Plugin = Callable[..., dict[str, str]]

@@ -23,7 +23,7 @@ print(jax.default_backend())
 DEVICES = """
 import sys
 from torch_pjrt.cli import main
-sys.exit(main(["devices"]))
+sys.exit(main(["devices", "--no-start"]))
 """
 
 # What a vendor ships for JAX; its client is XLA's for the CPU.

@@ -156,3 +156,61 @@ def test_device_that_the_variable_names_is_the_chosen_one(
 
     assert cli.devices(Host({"mine": plugin(Fake("LOW"), Fake("HIGH", 9))})) == 0
     assert "Chosen: LOW, of the plugin `mine`: PJRT_DEVICE names it." in capsys.readouterr().out
+
+
+class Chip:
+    """As much of a PJRT device as the list says."""
+
+    device_kind = "Chip 3"
+
+    def __init__(self, number: int, process: int = 0, coords: list[int] | None = None) -> None:
+        self.id, self.process_index, self.coords = 10 + number, process, coords
+
+
+class Startable(Fake):
+    """A device with the chips that it is given."""
+
+    def __init__(self, chips: Sequence[Any]) -> None:
+        super().__init__("CARD")
+        self._chips = chips
+
+    def start(self) -> Sequence[Any]:
+        return self._chips
+
+
+def test_chips_of_the_chosen_device_are_listed_with_what_pjrt_tells_of_them(
+    capsys: Captured,
+) -> None:
+    chips = [Chip(n, n // 2, [n % 2, n // 2, 0]) for n in range(4)]
+
+    assert cli.devices(Host({"mine": plugin(Startable(chips))}), start=True) == 0
+
+    listed = capsys.readouterr().out.partition("\n\n")[2].splitlines()
+    assert listed == [
+        "4 chips of CARD: Chip 3, 2 x 2, 2 processes",
+        "CHIP  ID  COORDINATES  PROCESS",
+        "0     10  0,0,0        0",
+        "1     11  1,0,0        0",
+        "2     12  0,1,0        1",
+        "3     13  1,1,0        1",
+    ]
+
+
+def test_many_chips_are_listed_in_part(capsys: Captured) -> None:
+    cli.devices(Host({"mine": plugin(Startable([Chip(n) for n in range(100)]))}), start=True)
+
+    *_, before, last = capsys.readouterr().out.splitlines()
+    assert before.split() == ["63", "73", "0"]
+    assert last == "36 more"
+
+
+def test_device_that_does_not_start_is_exit_code_1(capsys: Captured) -> None:
+    assert cli.devices(Host({"mine": plugin(Fake("CARD"))}), start=True) == 1
+
+    assert "CARD does not start: AssertionError: started" in capsys.readouterr().err
+
+
+def test_target_that_no_plugin_knows_is_exit_code_1(capsys: Captured) -> None:
+    assert cli.main(["devices", "nowhere:7"]) == 1
+
+    assert "No plugin compiles for `nowhere:7`" in capsys.readouterr().err

@@ -47,7 +47,17 @@ LAYERS_OF_TENSOR = """
     """
 
 # What users and other packages import, and what starts everything: they name modules of all layers.
-PUBLIC = ("", "__main__", "autoload", "cli", "cli_cache", "extend", "extend.padding", "plugin")
+PUBLIC = (
+    "",
+    "__main__",
+    "autoload",
+    "cli",
+    "cli_cache",
+    "cli_chips",
+    "extend",
+    "extend.padding",
+    "plugin",
+)
 
 # (importer, imported): why it stays.
 EXCEPTIONS: dict[tuple[str, str], str] = {}

@@ -1,11 +1,13 @@
 """The command line: what is installed, what it offers, and which device would be used.
 
     python -m torch_pjrt plugins    every plugin found, from where, what it offers, what is wrong
-    python -m torch_pjrt devices    the devices on offer, the preferred one first
+    python -m torch_pjrt devices    the devices on offer, the preferred one first, and the chips of that one
+    python -m torch_pjrt devices v5e:4x4    the chips of hardware that is not here
     python -m torch_pjrt cache      the compiled programs on disk: list, prune, clear (`cli_cache.py`)
 
 Exit code 0 if a device can be used and nothing is broken, 1 if not, 2 if a command or an
-environment variable cannot be read. Starts no device.
+environment variable cannot be read. Nothing starts a device, but `devices` the one that would be used, to
+list its chips; not with `--no-start`.
 """
 
 from __future__ import annotations
@@ -15,10 +17,12 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
 import torch  # before the rest: it registers the device, in the order that PyTorch expects
 
-from torch_pjrt import cli_cache
+from torch_pjrt import cli_cache, cli_chips
+from torch_pjrt.aot.targets import target_chips
 from torch_pjrt.errors import SettingError, TorchPjrtError
 from torch_pjrt.lowering.table import LoweringTable
 from torch_pjrt.passes.runner import Pass
@@ -59,8 +63,8 @@ def plugins(host: Host) -> int:
     return _conclude(host, clashes(host))
 
 
-def devices(host: Host) -> int:
-    """Print the devices on offer by priority, and the one that would be chosen."""
+def devices(host: Host, *, start: bool = False) -> int:
+    """Print the devices on offer by priority, and the one that would be chosen; `start` it, for its chips."""
     rows = [("DEVICE", "PRIORITY", "PLUGIN", "STATE")]
     for offer in by_priority(host.all_offers()):
         state = _state(host.objection(offer))
@@ -69,7 +73,44 @@ def devices(host: Host) -> int:
         print(line)
     for broken in host.broken:
         print(f"The plugin `{broken.name}` is broken: {broken.why}")
-    return _conclude(host, ())
+    code = _conclude(host, ())
+    if not start:
+        return code
+    try:
+        device = host.choice().offer.device
+    except TorchPjrtError:  # said above
+        return code
+    try:
+        chips = device.start()
+    except Exception as error:
+        print(f"{device.name} does not start: {type(error).__name__}: {error}", file=sys.stderr)
+        return 1
+    _print_chips(device.name, chips)
+    return code
+
+
+def chips_of_target(target: str) -> int:
+    """Print the chips of hardware that is not here."""
+    try:
+        _print_chips(target, target_chips(target))
+    except TorchPjrtError as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _print_chips(name: str, chips: Sequence[Any]) -> None:
+    summary, rows = cli_chips.described(name, chips)
+    print()
+    print(summary)
+    for line in _aligned(rows):
+        print(line)
+
+
+def _devices(options: argparse.Namespace) -> int:
+    if options.target is not None:
+        return chips_of_target(options.target)
+    return devices(host(), start=not options.no_start)
 
 
 def clashes(host: Host) -> Iterator[TorchPjrtError]:
@@ -216,11 +257,15 @@ def _parser() -> argparse.ArgumentParser:
         "an environment variable cannot be read",
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for name, command, words in (
-        ("plugins", plugins, "list the plugins, where they come from, and what each offers"),
-        ("devices", devices, "list the devices on offer, the preferred one first"),
-    ):
-        parsed = commands.add_parser(name, help=words, description=words)
-        parsed.set_defaults(command=lambda options, command=command: command(host()))
+    words = "list the plugins, where they come from, and what each offers"
+    listed = commands.add_parser("plugins", help=words, description=words)
+    listed.set_defaults(command=lambda options: plugins(host()))
+    words = "list the devices on offer, the preferred one first, and its chips"
+    listed = commands.add_parser("devices", help=words, description=words)
+    listed.add_argument("target", nargs="?", help="list the chips of this one instead: v5e:4x4")
+    listed.add_argument(
+        "--no-start", action="store_true", help="do not start the device for its chips"
+    )
+    listed.set_defaults(command=_devices)
     cli_cache.add_to(commands)
     return parser
