@@ -44,13 +44,14 @@ if TYPE_CHECKING:
 KIND, KIND_FORWARD = "spmd.sharding", "spmd.sharding.forward"
 # How it lies along some axes, and along the others as XLA decides: a mesh, these axes, and a spec of them.
 ALONG, ALONG_FORWARD = "spmd.along", "spmd.along.forward"
+_OF_SOME_AXES = (ALONG, ALONG_FORWARD)
 
 
 class _Marks:
     """Of chips of one kind.
 
     buffers   how each is to lie.
-    leaves    those whose gradients lie as they do.
+    leaves    those whose gradients lie as they do, once they have some.
     hosts     tensors that are not the device's, which stand for some that are.
     """
 
@@ -221,10 +222,15 @@ def first_annotated_in(graph: Graph) -> NamedSharding | None:
 
 
 def shapes_on_a_chip(graph: Graph) -> Iterator[tuple[int, ...]]:
-    """Of each value that an annotation somewhere in the graph made, what a chip has of it."""
+    """Of each value that an annotation somewhere in the graph made, what a chip has of it.
+
+    What it may have, where an annotation speaks of some axes only.
+    """
     for node in graph.nodes:
         if (how := _asked_by(node)) is not None:
             yield how.shard_shape(tuple(node.signature.outs[0].shape))
+        elif (annotation := annotation_of(node)) is not None and annotation.kind in _OF_SOME_AXES:
+            yield from _shapes_along(node.signature.outs[0].shape, *annotation.args)
         elif isinstance(node.op, GraphOp):
             yield from shapes_on_a_chip(node.op.graph)
 
@@ -237,9 +243,30 @@ def _asked_by(node: Node) -> NamedSharding | None:
     return asked(*annotation.args)
 
 
+def _shapes_along(
+    whole: tuple[int, ...],
+    shape: tuple[int, ...],
+    axis_names: tuple[str, ...],
+    devices: tuple[int, ...] | str | None,
+    along: tuple[str, ...],
+    spec: tuple[Any, ...],
+) -> set[tuple[int, ...]]:
+    """Of a value that is annotated along some axes: in parts along these, and along any of the others."""
+    found = {asked(shape, axis_names, devices, spec).shard_shape(tuple(whole))}
+    for name, n in zip(axis_names, shape, strict=True):
+        if name not in along:
+            found |= {
+                (*of_chip[:dim], size // n, *of_chip[dim + 1 :])
+                for of_chip in found
+                for dim, size in enumerate(of_chip)
+                if size % n == 0
+            }
+    return found
+
+
 def _asked_along(node: Node) -> NamedSharding | None:
     annotation = annotation_of(node)
-    if annotation is None or annotation.kind not in (ALONG, ALONG_FORWARD):
+    if annotation is None or annotation.kind not in _OF_SOME_AXES:
         return None
     shape, axis_names, devices = annotation.args[:3]
     return asked(shape, axis_names, devices, ())
@@ -255,7 +282,7 @@ def mark(tensor: torch.Tensor, how: NamedSharding, target: str | None = None) ->
         marks.hosts[tensor] = how
         return
     marks.buffers[buffer_of(tensor)] = how
-    if tensor.is_leaf and (tensor.requires_grad or isinstance(tensor, torch.nn.Parameter)):
+    if tensor.is_leaf:  # it may be asked to have a gradient later
         marks.leaves[tensor] = how
 
 
@@ -317,7 +344,8 @@ def _pinned() -> Iterator[tuple[Any, NamedSharding]]:
     yield from _states()
     for of in dict.fromkeys((None, _ahead.target)):  # what is said later holds
         for leaf, how in list(_by_target[of].leaves.items()):
-            yield from _pin(leaf.grad, leaf, how if of else there(how))
+            grad = leaf.grad if leaf.is_leaf else None
+            yield from _pin(grad, leaf, how if of else there(how))
         for buffer, how in list(_by_target[of].buffers.items()):
             lies = how if of else there(how)
             if buffer.padded is None and lies is not None:
@@ -365,8 +393,9 @@ def optimizers() -> list[torch.optim.Optimizer]:
 
 
 def leaves() -> list[torch.Tensor]:
-    """Those that are marked for this process's chips."""
-    return list(_by_target[None].leaves)
+    """Those that are marked for this process's chips and are to have gradients, or are parameters."""
+    marked = list(_by_target[None].leaves)
+    return [t for t in marked if t.requires_grad or isinstance(t, torch.nn.Parameter)]
 
 
 def _states() -> Iterator[tuple[Any, NamedSharding]]:

@@ -114,7 +114,11 @@ def trained(
     model = Gpt(n_layers, checkpointed=how == "checkpointed").to("pjrt")
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, capturable=how == "captured")
     mesh, spec = spread(model) if spread is not None else (None, ())
-    network = torch.compile(model, backend="pjrt", dynamic=False) if how == "compiled" else model
+    network = (
+        torch.compile(model, backend="pjrt", dynamic=False, fullgraph=True)
+        if how == "compiled"
+        else model
+    )
 
     def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         optimizer.zero_grad()

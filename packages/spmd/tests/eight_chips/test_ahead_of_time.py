@@ -21,6 +21,7 @@ from torch_pjrt_spmd import (
     ShardingError,
     distribute_tensor,
     mark_sharding,
+    parallelize_module,
     sharding_of,
     use_mesh,
 )
@@ -106,6 +107,23 @@ def test_marks_of_activations_hold_there() -> None:
     found = torch_pjrt.compile_for(FAR, spread_then_whole, x)
 
     assert found.collectives == {"all-gather": (1, 16 * 8 * FLOAT)}
+
+
+def test_a_plan_for_a_target_says_what_the_marks_do() -> None:
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
+
+    up, down, step = two_layers()
+    mesh = Mesh.for_target(FAR, (2, 4), ("data", "model"))
+    x = distribute_tensor(torch.empty(32, 16, device="meta"), mesh["data"], ("data",))
+    layers = nn.ModuleDict({"up": up, "down": down})
+
+    parallelize_module(layers, mesh["model"], {"up": ColwiseParallel(), "down": RowwiseParallel()})
+
+    found = torch_pjrt.compile_for(FAR, step, x)
+    counted = found.argument_bytes - FLOAT * (3 * PARAMETERS + BATCH)
+    assert 0 <= counted <= N_PARAMETERS * FLOAT + 64
+    assert set(found.collectives) == {"all-reduce"}
+    assert sharding_of(up.weight) is None
 
 
 def test_what_nobody_marks_is_whole_on_the_mesh_in_use() -> None:

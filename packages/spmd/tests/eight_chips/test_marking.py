@@ -283,7 +283,7 @@ def test_gradients_pass_through_marks_of_activations(mesh: Mesh) -> None:
     loss(theirs, x, False).backward()
     for compiled in (False, True):
         ours = w.to("pjrt").requires_grad_()
-        function = torch.compile(loss, backend="pjrt") if compiled else loss
+        function = torch.compile(loss, backend="pjrt", fullgraph=True) if compiled else loss
         function(ours, x.to("pjrt"), True).backward()
         assert ours.grad is not None
         torch.testing.assert_close(ours.grad.cpu(), theirs.grad, rtol=1e-5, atol=1e-5)
