@@ -143,11 +143,9 @@ def test_chips_exchange_what_the_style_says(case: str) -> None:
     last = torch_pjrt.report().programs[-1].number
     # Whether numbers of words are in range is found out by exchanging them.
     checked = 0 if batch is floats else numbers().nbytes
-    found = [
-        (c.kind, c.axes, c.n_bytes)
-        for c in collectives()
-        if c.program == last and c.n_bytes > checked
-    ]
+    new = [c for c in collectives() if c.program == last and c.n_bytes > checked]
+    found = [(c.kind, c.axes, c.n_bytes) for c in new]
+    assert not any(c.resharding for c in new)
     assert sorted(found) == sorted(expected)
     torch.testing.assert_close(y.cpu(), theirs(batch()).detach(), rtol=1e-5, atol=1e-5)
     assert placements_of(y) == lies
