@@ -6,6 +6,7 @@ import textwrap
 
 import pytest
 
+from torch_pjrt.extend import each_collective
 from torch_pjrt_spmd.groups import axes_of
 from torch_pjrt_spmd.hlo import parsed
 from torch_pjrt_spmd.spread_work import Walk
@@ -177,3 +178,31 @@ def test_lines_of_the_user_are_those_of_the_work_that_all_do_alike() -> None:
     work = walked(entry(P, REDUCED, f"ROOT %y = f32[8]{{0}} negate(%r), {named}"), ROWS).work
 
     assert work.lines == {"gpt.py:7": 8}
+
+
+def test_steps_of_one_collective_count_once() -> None:
+    step = 'all-gather(%p), channel_id=7, replica_groups=[2,4]<=[8], frontend_attributes={chain_id="0"}'
+    text = entry(
+        P, f"%a = f32[8]{{0}} {step}", f"%b = f32[8]{{0}} {step}", "ROOT %y = f32[8]{0} add(%a, %b)"
+    )
+
+    assert len(walked(text, ROWS).exchanges) == 1
+    assert len(walked(text.replace("chain_id", "other"), ROWS).exchanges) == 2
+    assert len(list(each_collective(text))) == 1
+    assert len(list(each_collective(text.replace("chain_id", "other")))) == 2
+
+
+#   XLA's text                                                                        bytes of the result
+STARTED = {
+    "(f32[4]{0}, f32[8]{0}) all-gather-start(%p)":                                      8 * 4,
+    "f32[8]{0} all-reduce-start(%p)":                                                   8 * 4,
+    "(f32[8]{0}, f32[4]{0}) all-reduce-start(%p, %q)":                                  12 * 4,
+    "(f32[8]{0}, f32[8]{0}, u32[]{:S(2)}, u32[]{:S(2)}) collective-permute-start(%p)":  8 * 4,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", STARTED)
+def test_bytes_of_what_is_started_are_those_of_its_result(text: str) -> None:
+    [(_, n_bytes, _)] = each_collective(f"  %s = {text}, channel_id=1")
+
+    assert n_bytes == STARTED[text]

@@ -96,7 +96,7 @@ def sharding(
 
 
 @contextmanager
-def compiling_for(target: str) -> Iterator[None]:
+def compiling_for(target: str | None) -> Iterator[None]:
     """Within the block, on this thread, all that is asked for is of the target's chips."""
     before, _ahead.target = _ahead.target, target
     try:

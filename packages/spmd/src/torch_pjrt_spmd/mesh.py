@@ -247,5 +247,14 @@ def _usual_order(shape: tuple[int, ...], target: str | None) -> tuple[int, ...]:
 
     chips = list(client().chips if target is None else target_chips(target))
     numbers = {chip: i for i, chip in enumerate(chips)}
-    array = mesh_utils.create_device_mesh(shape, chips[: prod(shape)])
+    # Two axes may share a direction of the hardware: (4, 2, 2) on 4 x 4 chips.
+    try:
+        array = mesh_utils.create_device_mesh(
+            shape, chips[: prod(shape)], allow_split_physical_axes=True
+        )
+    except (
+        AssertionError,
+        NotImplementedError,
+    ):  # JAX knows no good order: TPUs with two cores a chip
+        return tuple(range(prod(shape)))
     return tuple(numbers[chip] for chip in array.flat)

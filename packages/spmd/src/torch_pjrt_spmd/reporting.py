@@ -88,7 +88,7 @@ def program_reports() -> list[ProgramReport]:
 
 def tables(programs: Iterable[Any]) -> list[Table]:
     """What `report()`, `explain()` and `compile_for()` print of these programs."""
-    found = list(_of_each(programs))
+    found = reports_of(programs)
     return [
         Table(
             "Bytes on each chip, and work that chips do alike", _SIZES, [_sizes(r) for r in found]
@@ -96,6 +96,11 @@ def tables(programs: Iterable[Any]) -> list[Table]:
         Table("What chips exchange", _EXCHANGES, _first([row for r in found for row in _rows(r)])),
         Table("What all chips do alike", _LINES, _first([row for r in found for row in _lines(r)])),
     ]
+
+
+def reports_of(programs: Iterable[Any]) -> list[ProgramReport]:
+    """One for each that runs on several chips, of programs and of what `compile_for` gave."""
+    return list(_of_each(programs))
 
 
 def _of_each(programs: Iterable[Any]) -> Iterator[ProgramReport]:

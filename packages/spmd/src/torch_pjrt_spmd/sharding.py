@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 
 from torch_pjrt import to_jax
+from torch_pjrt.errors import SettingError
 from torch_pjrt.extend import client
 from torch_pjrt_spmd.mesh import Mesh
 from torch_pjrt_spmd.partitioner import mesh_of
+from torch_pjrt_spmd.picture import Part, svg
 from torch_pjrt_spmd.spec import Entry, ShardingError
 
 if TYPE_CHECKING:
@@ -78,10 +81,15 @@ def local_shards(tensor: torch.Tensor) -> list[LocalShard]:
     ]
 
 
-def visualize_sharding(tensor: torch.Tensor) -> None:
-    """Print which chip has which part of a tensor of one or two dims, by rich.
+def visualize_sharding(tensor: torch.Tensor, path: str | Path | None = None) -> None:
+    """Print which chip has which part of a tensor of one or two dims, by rich; or write a picture.
 
-    Runs what is pending. `ShardingError` for a tensor of another number of dims.
+    path   of an SVG file to write instead. Each part is a rectangle with the numbers of its chips.
+
+    Runs what is pending. `ShardingError` for a tensor of another number of dims, `SettingError` for another
+    kind of file.
+
+        visualize_sharding(x, "x.svg")
     """
     import jax
 
@@ -89,7 +97,31 @@ def visualize_sharding(tensor: torch.Tensor) -> None:
         raise ShardingError(
             "Only tensors of one or two dims are drawn.", saw=f"a tensor of {list(tensor.shape)}"
         )
-    jax.debug.visualize_array_sharding(to_jax(tensor))
+    array = to_jax(tensor)
+    if path is None:
+        jax.debug.visualize_array_sharding(array)
+    elif Path(path).suffix == ".svg":
+        Path(path).write_text(_picture(array))
+    else:
+        raise SettingError(
+            "A sharding is drawn as SVG.",
+            saw=str(path),
+            expected="a name that ends in .svg",
+            hint="browsers and notebooks show it; `rsvg-convert x.svg -o x.png` makes another picture of it",
+        )
+
+
+def _picture(array: jax.Array) -> str:
+    numbers = {chip: i for i, chip in enumerate(client().chips)}
+    rows, columns = (1, *array.shape)[-2:]
+    chips_of: dict[Part, list[int]] = {}
+    for chip, index in array.sharding.devices_indices_map(array.shape).items():
+        (top, bottom, _), (left, right, _) = (
+            s.indices(n) for s, n in zip((slice(None), *index)[-2:], (rows, columns), strict=True)
+        )
+        chips_of.setdefault((top, bottom, left, right), []).append(numbers[chip])
+    ordered = {part: sorted(chips_of[part]) for part in sorted(chips_of)}
+    return svg(rows, columns, ordered, f"{array.dtype}{list(array.shape)}")
 
 
 def _on_cpu(array: jax.Array, dtype: torch.dtype) -> torch.Tensor:

@@ -67,6 +67,7 @@ _COMPARED: Mapping[str, Callable[[Any, Any], Any]] = {
 _TABLE = re.compile(r"[su]\d+\[\d*\]")
 _CONTRACTED = re.compile(r"lhs_contracting_dims=\{([\d,]*)\}")
 _KERNEL_DIMS = re.compile(r"dim_labels=\w+_(\w+)->")
+_STEP_OF_CHAIN = re.compile(r"channel_id=(\d+),.*chain_id=")
 _DIRECTION = re.compile(r"direction=(\w\w)")
 
 
@@ -141,6 +142,7 @@ class Walk:
         """
         self.work = Work()
         self.exchanges: list[Exchange] = []
+        self._chains: set[str] = set()
         self._hlo, self._mesh, self._axes_of = hlo, axes, axes_of
         self._n_chips = prod(axes.values())
         self._spread = frozenset(name for name, n in axes.items() if n > 1)
@@ -209,7 +211,7 @@ class Walk:
     ) -> Known:
         axes = self._axes_of(one.rest)
         known = _joined(operands, is_input=False)
-        if times:
+        if times and not self._is_known(one):
             taken = [shape for maker in makers for shape in maker.shapes]
             of_input = all(o.is_input for o in operands)
             self.exchanges.append(
@@ -218,6 +220,15 @@ class Walk:
         if kind in ("all-gather", "all-reduce", "collective-broadcast"):
             return Known(known.axes - set(axes), is_input=False)
         return Known(known.axes | (self._spread & set(axes)), is_input=False)
+
+    def _is_known(self, one: Instruction) -> bool:
+        """Whether it is a later step of one that counts already: TPUs' compiler writes such for each step."""
+        channel = _STEP_OF_CHAIN.search(one.rest)
+        if channel is None:
+            return False
+        known = channel[1] in self._chains
+        self._chains.add(channel[1])
+        return known
 
     def _numbers(self, one: Instruction, operands: list[Known]) -> Known | None:
         """What is known of small integers, if that is more than that they are some."""

@@ -17,6 +17,7 @@ _COLLECTIVES = (
     "all-gather|all-reduce|all-to-all|collective-permute|collective-broadcast|reduce-scatter"
 )
 _MADE = re.compile(rf"= (.+?) ({_COLLECTIVES})(-start)?\((.*)")
+_STEP_OF_CHAIN = re.compile(r"channel_id=(\d+),.*chain_id=")
 _ARRAY = re.compile(r"\b(pred|[a-z]+\d+[a-z0-9]*)\[([\d,]*)\]")
 
 
@@ -88,8 +89,16 @@ def collectives_of(text: str) -> dict[str, tuple[int, int]]:
 
 
 def each_collective(text: str) -> Iterator[tuple[str, int, str]]:
-    """Each operation across chips in XLA's text of a program: name, bytes of results, rest of its line."""
+    """Each operation across chips in XLA's text of a program: name, bytes of results, rest of its line.
+
+    One that TPUs do in steps, between other work, is written for each step and counts once.
+    """
+    chains: set[str] = set()
     for made, name, started, rest in _MADE.findall(text):
+        if (step := _STEP_OF_CHAIN.search(rest)) is not None:
+            if step[1] in chains:
+                continue
+            chains.add(step[1])
         arrays = [_size(*array) for array in _ARRAY.findall(made)]
         if started and name == "collective-permute":
             arrays = arrays[1:2]  # its input, its result, two numbers of its own
