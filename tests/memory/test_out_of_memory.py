@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import torch_pjrt
-from torch_pjrt.client import memory
+from torch_pjrt.client.live import live_parts
 from torch_pjrt.errors import LostValue
 
 pjrt: Any = torch.pjrt  # type: ignore[attr-defined]
@@ -64,7 +64,7 @@ def test_array_that_failed_can_be_asked_counted_and_dropped() -> None:
     del look
     held = pjrt.memory_allocated()
     assert held < 1 << 32
-    assert all(array is not failed for array, _ in memory.live_arrays())
+    assert all(array is not failed for array, _, _ in live_parts())
     del x, failed
     assert torch.ones(3, device="pjrt").sum().item() == 3
 

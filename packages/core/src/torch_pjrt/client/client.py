@@ -70,6 +70,11 @@ class Client:
         with dtypes.x64(), telling_of_exhaustion(f"uploading {array.nbytes} bytes"):
             return jax.device_put(array, sharding or self.place())
 
+    def put_on_each(self, array: np.ndarray, chips: Sequence[Any]) -> list[jax.Array]:
+        """`array` on each of some chips, as `put` does it."""
+        with dtypes.x64(), telling_of_exhaustion(f"uploading {array.nbytes} bytes"):
+            return [jax.device_put(array, chip) for chip in chips]
+
     def place(self) -> Any:
         """Where an array goes that nobody has placed: a sharding, or the chip."""
         of_all = partition.chosen.partitioner
@@ -114,7 +119,10 @@ class Client:
         )
         with quiet():
             lowered = jitted.lower(*arguments)
-        self.device.prepare(lowered.compiler_ir("stablehlo"))
+        module = lowered.compiler_ir("stablehlo")
+        self.device.prepare(module)
+        if (of_all := partition.chosen.partitioner) is not None:
+            of_all.prepare(module)
         return lowered
 
     def compile_lowered(self, lowered: Any) -> Any:

@@ -1,8 +1,9 @@
 """The device's memory: what is in use, what was in use at most, and what holds it.
 
 A device that keeps statistics is asked. For others (the CPU) the arrays that are alive are counted, each
-piece of memory once, whoever made them: a user's own JAX arrays on the device are among them. Nothing is
-counted while operators are recorded. A peak is looked for after launches (the 1st, 2nd, 4th, 8th, ... of each
+piece of memory once, whoever made them: a user's own JAX arrays on the device are among them. Each chip has an
+account of its own; where none is named, the one that has the least room left is meant. Nothing is counted
+while operators are recorded. A peak is looked for after launches (the 1st, 2nd, 4th, 8th, ... of each
 program since the last reset; every one while memory is traced) and after large uploads. What a program needs
 for itself comes on top.
 """
@@ -12,7 +13,7 @@ from __future__ import annotations
 import os
 import sys
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
@@ -23,7 +24,8 @@ import torch
 from torch_pjrt import dtypes
 from torch_pjrt.client import client as running
 from torch_pjrt.client.client import client
-from torch_pjrt.client.failed import has_failed, is_there, is_there_at_last
+from torch_pjrt.client.failed import is_there_at_last
+from torch_pjrt.client.live import address_of, live_parts
 from torch_pjrt.client.stack_elements import whole
 from torch_pjrt.errors import DeviceFull
 from torch_pjrt.observe.tables import readable
@@ -34,6 +36,7 @@ from torch_pjrt.settings import settings
 # An upload of so many bytes takes longer than looking does.
 _LARGE_UPLOAD = 1 << 20
 _MOST_LISTED = 10
+_FREE = "SC_AVPHYS_PAGES"
 # The second is said of a program that was given what an earlier one had no room for, the third where a
 # library of the CPU's has no room for what it keeps within an operation of its own.
 _NO_ROOM = ("RESOURCE_EXHAUSTED", "Out of memory allocating", "YNNPACK operation failed")
@@ -47,28 +50,29 @@ class OutOfMemory(DeviceFull, torch.OutOfMemoryError):
 
 
 class Program(Protocol):
-    """What is launched (`compile/programs.py`): the last three are kept here."""
+    """What is launched (`compile/programs.py`): `launches`, `resets` and `needs` are kept here."""
 
     compiled: Any
     launches: int
     resets: int
     needs: int | None
+    chips: Sequence[Any]
 
 
 @dataclass(slots=True)
 class Peak:
     """The most that was seen since the last reset, and how often there was no room at all.
 
-    seen    bytes, by our looks.
-    around  bytes in use beside a program when it was launched, at most. What it needs for itself is asked for
-            when somebody wants to know: XLA takes a tenth of a second to say.
-    device  the device's own peak at the reset: once it has grown, it is what counts.
+    seen    bytes on each chip, by our looks.
+    around  bytes in use beside a program when it was launched, at most, on each chip on which it runs. What it
+            needs for itself is asked for when somebody wants to know: XLA takes a tenth of a second to say.
+    device  each chip's own peak at the reset: once it has grown, it is what counts.
     resets  how many there were; a program looked at before the last one is looked at anew.
     """
 
-    seen: int = 0
-    around: WeakKeyDictionary[Program, int] = field(default_factory=WeakKeyDictionary)
-    device: int = 0
+    seen: dict[int, int] = field(default_factory=dict)
+    around: WeakKeyDictionary[Program, dict[int, int]] = field(default_factory=WeakKeyDictionary)
+    device: dict[int, int] = field(default_factory=dict)
     resets: int = 0
     exhaustions: int = 0
 
@@ -92,40 +96,59 @@ class Holding:
 _peak = session.own("the most memory in use", Peak())
 
 
-def statistics() -> dict[str, int]:
-    """What the device says of its memory, by PJRT's names; empty where it says nothing."""
+def statistics(chip: int | None = None) -> dict[str, int]:
+    """What a chip (the first one) says of its memory, by PJRT's names; empty where it says nothing."""
     if not client().capabilities.memory_statistics:
         return {}
     try:
-        found = client().chip.memory_stats()
+        found = (client().chips or (client().chip,))[chip or 0].memory_stats()
     except (jax.errors.JaxRuntimeError, NotImplementedError):  # many plugins have none
         return {}
     return {str(name): int(n) for name, n in (found or {}).items()}
 
 
-def in_use() -> int:
+def in_use_by_chip() -> list[int]:
+    """Bytes in use now on each chip."""
+    known = [statistics(chip).get("bytes_in_use") for chip in _chips()]
+    if None not in known:
+        return [n or 0 for n in known]
+    found = [0] * len(known)
+    for _, chip, nbytes in live_parts():
+        found[chip] += nbytes
+    return [counted if n is None else n for n, counted in zip(known, found, strict=True)]
+
+
+def in_use(chip: int | None = None) -> int:
     """Bytes in use now."""
-    known = statistics().get("bytes_in_use")
-    return sum(n for _, n in live_arrays()) if known is None else known
+    found = in_use_by_chip()
+    return max(found) if chip is None else found[chip]
 
 
-def peak() -> int:
+def peak(chip: int | None = None) -> int:
     """The most bytes in use since the last reset, as far as was looked."""
-    _see(in_use())
-    for program, nbytes in list(_peak.around.items()):
+    _see(in_use_by_chip())
+    for program, around in list(_peak.around.items()):
         if program.needs is None:
             program.needs = own_needs(program.compiled)
-        _see(nbytes + program.needs)
-    device = statistics().get("peak_bytes_in_use", 0)
-    return max(_peak.seen, device) if device > _peak.device else _peak.seen
+        for number, nbytes in around.items():
+            _peak.seen[number] = max(_peak.seen[number], nbytes + program.needs)
+    return max(_peak_of(number) for number in (_chips() if chip is None else (chip,)))
+
+
+def _peak_of(chip: int) -> int:
+    device = statistics(chip).get("peak_bytes_in_use", 0)
+    seen = _peak.seen[chip]
+    return max(seen, device) if device > _peak.device.get(chip, 0) else seen
 
 
 def reset_peak() -> None:
-    """Forget the peak: what is in use now is the most."""
-    _peak.device = statistics().get("peak_bytes_in_use", 0)
+    """Forget the peaks: what is in use now is the most."""
+    for chip in _chips():
+        _peak.device[chip] = statistics(chip).get("peak_bytes_in_use", 0)
     _peak.resets += 1
     _peak.around.clear()
-    _peak.seen = in_use()
+    _peak.seen.clear()
+    _see(in_use_by_chip())
 
 
 def exhaustions() -> int:
@@ -133,27 +156,37 @@ def exhaustions() -> int:
     return _peak.exhaustions
 
 
-def total() -> int:
-    """Bytes of memory that there are: the device's limit, or the host's memory where nobody says one."""
-    known = statistics().get("bytes_limit", client().capabilities.memory_bytes)
+def total(chip: int | None = None) -> int:
+    """Bytes of memory that a chip has: its limit, or the host's memory where nobody says one."""
+    known = statistics(chip).get("bytes_limit", client().capabilities.memory_bytes)
     return _of_host("SC_PHYS_PAGES") if known is None else known
 
 
-def free() -> int:
+def free(chip: int | None = None) -> int:
     """Bytes that could still be had."""
-    found = statistics()
+    if chip is None:
+        return min(free(number) for number in _chips()) if _says_limit() else _of_host(_FREE)
+    found = statistics(chip)
     if "bytes_limit" in found and "bytes_in_use" in found:
         return found["bytes_limit"] - found["bytes_in_use"]
     if (limit := client().capabilities.memory_bytes) is not None:
-        return max(limit - in_use(), 0)
-    return _of_host("SC_AVPHYS_PAGES")
+        return max(limit - in_use(chip), 0)
+    return _of_host(_FREE)
 
 
 def free_bytes() -> int:
     """Bytes that a program may have at most: what the device has left, or what the host would ever give."""
-    if "bytes_limit" in statistics() or client().capabilities.memory_bytes is not None:
+    if _says_limit():
         return free()
     return min(_of_host("SC_PHYS_PAGES") or sys.maxsize, _left_of_address_space())
+
+
+def _says_limit() -> bool:
+    return "bytes_limit" in statistics() or client().capabilities.memory_bytes is not None
+
+
+def _chips() -> range:
+    return range(len(client().chips) or 1)
 
 
 def launched(program: Program) -> None:
@@ -164,13 +197,17 @@ def launched(program: Program) -> None:
     program.launches = n = program.launches + 1
     if n & (n - 1) and not settings.trace_memory:
         return
-    _peak.around[program] = max(_peak.around.get(program, 0), in_use())
+    now = in_use_by_chip()
+    around = _peak.around.setdefault(program, {})
+    runs_on = [n for n, chip in enumerate(client().chips) if chip in program.chips] or [0]
+    for number in runs_on:
+        around[number] = max(around.get(number, 0), now[number])
 
 
 def uploaded(nbytes: int) -> None:
     """Called after each upload."""
     if nbytes >= _LARGE_UPLOAD:
-        _see(in_use())
+        _see(in_use_by_chip())
 
 
 def all_needs(compiled: Any) -> int:
@@ -191,42 +228,32 @@ def own_needs(compiled: Any) -> int:
         return 0
 
 
-def live_arrays() -> Iterator[tuple[jax.Array, int]]:
-    """Each array alive on the device with the bytes that it has there; memory shared by several once.
-
-    What failed has none.
-    """
-    chip = client().chip
-    seen: set[Any] = set()
-    for array in chip.client.live_arrays():
-        if array.is_deleted() or chip not in array.sharding.device_set or has_failed(array):
-            continue
-        try:
-            parts = [
-                (_address(part), part.on_device_size_in_bytes()) for part in _parts(array, chip)
-            ]
-        except RuntimeError:  # another thread has deleted it
-            continue
-        for key, nbytes in parts:
-            if key not in seen:
-                seen.add(key)
-                yield array, nbytes
-
-
 def holdings() -> list[Holding]:
-    """What holds the device's memory, the largest first; arrays of one look and one maker together."""
+    """What holds the memory of the fullest chip, the largest first; arrays of one look and maker together."""
     groups: defaultdict[Any, list[int]] = defaultdict(list)
     noted = [(whole(array), line) for array, line in made()]
     for array, _ in noted:  # one that comes in while we look would have two addresses
         is_there_at_last(array)
-    made_at = {_address(array): line for array, line in noted}
-    for array, nbytes in live_arrays():
-        groups[str(array.dtype), array.shape, made_at.get(_address(array))].append(nbytes)
+    made_at = {address_of(array): line for array, line in noted}
+    parts = list(live_parts())
+    fullest = _fullest(parts)
+    for array, chip, nbytes in parts:
+        if chip == fullest:
+            line = made_at.get(address_of(array))
+            groups[str(array.dtype), array.shape, line].append(nbytes)
     found = [
         Holding(len(sizes), sum(sizes), dtype, shape, maker)
         for (dtype, shape, maker), sizes in groups.items()
     ]
     return sorted(found, key=lambda h: -h.nbytes)
+
+
+def _fullest(parts: Iterable[tuple[jax.Array, int, int]]) -> int:
+    """The number of the chip with the most bytes."""
+    found = [0] * len(_chips())
+    for _, chip, nbytes in parts:
+        found[chip] += nbytes
+    return found.index(max(found))
 
 
 def listing(holds: Sequence[Holding]) -> str:
@@ -240,17 +267,26 @@ def listing(holds: Sequence[Holding]) -> str:
 
 
 def summary() -> str:
-    """Use, peak and what holds the memory, as text for a person."""
+    """Use, peak and what holds the memory, as text for a person; of several chips, each one's."""
     holds = holdings()
-    rows = [
-        ("in use", in_use()),
-        ("at most since the last reset", peak()),
-        ("free", free()),
-        ("in all", total()),
-    ]
     head = [f"Memory of `{client().device.name}` ({client().chip.device_kind})"]
-    head += [f"{readable(n):>11}  {name}" for name, n in rows]
-    return "\n".join([*head, "held by", listing(holds) or "             nothing"])
+    if len(_chips()) == 1:
+        rows = [
+            ("in use", in_use()),
+            ("at most since the last reset", peak()),
+            ("free", free()),
+            ("in all", total()),
+        ]
+        head += [f"{readable(n):>11}  {name}" for name, n in rows]
+        head.append("held by")
+    else:
+        now = in_use_by_chip()
+        head.append(f"{'in use':>11} {'at most':>11} {'free':>11} {'in all':>11}")
+        for chip in _chips():
+            sizes = (now[chip], peak(chip), free(chip), total(chip))
+            head.append(" ".join(f"{readable(n):>11}" for n in sizes) + f"  chip {chip}")
+        head.append(f"held on chip {now.index(max(now))} by")
+    return "\n".join([*head, listing(holds) or "             nothing"])
 
 
 def raise_if_exhausted(error: Exception, doing: str) -> None:
@@ -303,24 +339,9 @@ def _left_of_address_space() -> int:
         return sys.maxsize
 
 
-def _see(nbytes: int) -> None:
-    _peak.seen = max(_peak.seen, nbytes)
-
-
-def _parts(array: jax.Array, chip: jax.Device) -> list[Any]:  # pyright: ignore[reportInvalidTypeForm]
-    if len(array.sharding.device_set) == 1:
-        return [array]
-    return [shard.data for shard in array.addressable_shards if shard.device == chip]
-
-
-def _address(array: Any) -> Any:
-    """Where the array lies; what is not there yet lies where no other does."""
-    if not is_there(array):
-        return id(array)
-    try:
-        return array.unsafe_buffer_pointer() or id(array)
-    except (RuntimeError, NotImplementedError, ValueError):  # devices that do not tell
-        return id(array)
+def _see(by_chip: Sequence[int]) -> None:
+    for chip, nbytes in enumerate(by_chip):
+        _peak.seen[chip] = max(_peak.seen.get(chip, 0), nbytes)
 
 
 running.raise_if_exhausted = raise_if_exhausted

@@ -71,6 +71,10 @@ class Partitioner(Protocol):
         """How what tensors hold is to lie, by the identity of the values. Asked when compiling ahead."""
         ...
 
+    def prepare(self, module: Any) -> None:
+        """Change a program, a StableHLO module of MLIR, as `Device.prepare` does, which was called before."""
+        ...
+
     def written(self, sharding: Sharding) -> str | None:
         """A text, if there is one, that is equal in every process for equal shardings, for the disk."""
         ...

@@ -43,6 +43,18 @@ def spread_as_asked(tape: Tape, live: Sequence[int], key: Any) -> tuple[Sharding
     return put_together(tape.inputs, target) if target is not None else shardings
 
 
+def spread_once(tape: Tape, graph: Graph) -> Sharding | None:
+    """As `spread_as_asked`, for a program that is in no cache: where its results may go, all on each chip."""
+    partitioner = partition.chosen.partitioner
+    if partitioner is None:
+        return None
+    shardings = put_together(tape.inputs)
+    target = partitioner.common(shardings) or partitioner.asked_for(graph)
+    if target is not None:
+        put_together(tape.inputs, target)
+    return target
+
+
 def of_outputs(
     graph: Graph,
     tape: Tape,

@@ -65,6 +65,7 @@ class Program:
     outputs    the tape's numbers of the values it returns, in order.
     plan       which numbers of the tape are inputs.
     shardings  where its inputs lie, as they were recorded; empty where no package spreads arrays.
+    chips      on which it runs; none: on the client's.
     boundary   which inputs and outputs it takes and gives as stacks.
     launches, resets, needs    kept by `client/memory.py`.
     used           grows from launch to launch of any program.
@@ -82,6 +83,7 @@ class Program:
         plan: NumberPlan,
         boundary: Boundary,
         shardings: Sequence[Sharding] = (),
+        chips: Sequence[Any] = (),
     ) -> None:
         self.recorded = recorded
         self.compiled = compiled
@@ -90,6 +92,7 @@ class Program:
         self.donated = donated
         self.plan = plan
         self.shardings = shardings
+        self.chips = chips
         self.launches = self.resets = self.used = 0
         self.needs: int | None = None
         self._call: Callable[..., Any] | None = None  # the compiled program, once it has run
@@ -426,7 +429,9 @@ def _compiled(
             seconds = time.perf_counter() - start
             saved.save(digest, *found, lowered, len(recorded.nodes), seconds)
     compiled, boundary = found
-    return Program(recorded, compiled, tuple(outputs), tuple(reusable), plan, boundary, shardings)
+    return Program(
+        recorded, compiled, tuple(outputs), tuple(reusable), plan, boundary, shardings, chips
+    )
 
 
 def _compile(

@@ -8,6 +8,7 @@ from typing import Any
 from torch_pjrt import dtypes
 from torch_pjrt.client.client import client
 from torch_pjrt.compile.build import function_of
+from torch_pjrt.compile.partitioned import spread_once
 from torch_pjrt.compile.programs import NumberPlan, shapes_of_arguments
 from torch_pjrt.graph.graph import Graph, graph_of, with_inputs
 from torch_pjrt.graph.tape import Tape
@@ -24,14 +25,17 @@ def lowered_uncached(
 ) -> Any:
     """The `jax.stages.Lowered` of what the tape has recorded, `outputs` being its results, in order.
 
+    On several chips, where its inputs are moved to the others', each chip has the whole of its results.
+
     `wrapped` makes another function of the one that gives those, which takes the same arguments.
     """
+    target = spread_once(tape, graph_of(tape, outputs))
     graph = passed(tape, outputs, plan)
     function = function_of(graph, client().lowerings, plan, len(tape.draws))
     if wrapped is not None:
         function = wrapped(function)
     with dtypes.x64():
-        return client().lower(function, shapes_of_arguments(tape, plan), ())
+        return client().lower(function, shapes_of_arguments(tape, plan), (), target)
 
 
 def passed(tape: Tape, outputs: Sequence[int], plan: NumberPlan) -> Graph:

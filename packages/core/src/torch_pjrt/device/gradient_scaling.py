@@ -18,10 +18,11 @@ from weakref import WeakKeyDictionary
 import torch
 
 from torch_pjrt.device.counting_optimizers import counting_on_the_device
+from torch_pjrt.graph.tensor_spec import contiguous_spec
 from torch_pjrt.run.sync import sync
 from torch_pjrt.session import session
 from torch_pjrt.tensor.storage.buffer import is_pjrt, wrap
-from torch_pjrt.tensor.storage.view import store, value_and_spec, value_of
+from torch_pjrt.tensor.storage.view import store, value_of
 
 Optimizer = torch.optim.Optimizer
 
@@ -79,7 +80,7 @@ def _step_unless(found_inf: torch.Tensor, optimizer: Optimizer, step: Callable[[
     """Record the step, and the choice of what was before where `found_inf` is not 0; then sync."""
     written = list(_tensors(optimizer))
     # New tensors in front of the same values: nothing is recorded.
-    before = [wrap(*value_and_spec(t)) for t in written]
+    before = [wrap(value_of(t), contiguous_spec(t.shape, t.dtype)) for t in written]
     _here.deciding = True
     try:
         result = step()

@@ -18,14 +18,13 @@ from torch_pjrt.tensor.storage.buffer import (
     Buffer,
     buffer_behind,
     ensure_sized,
-    flat_spec,
     give_address,
     is_pjrt,
     nbytes_in_cpp,
     sized_storage,
 )
-from torch_pjrt.tensor.storage.transfer import from_numpy, host_array, upload
-from torch_pjrt.tensor.storage.view import content, read
+from torch_pjrt.tensor.storage.transfer import host_storage, upload
+from torch_pjrt.tensor.storage.view import content
 
 _bytes = torch.uint8
 
@@ -92,10 +91,7 @@ def deep_copy(storage: Any, memo: dict[Any, Any]) -> torch.UntypedStorage:
 
 def to_cpu(storage: Any) -> torch.UntypedStorage:
     """A CPU storage with the content, in the order in which it lies in the storage."""
-    buffer = buffer_behind(storage)
-    spec = flat_spec(buffer.spec)
-    value = content(buffer) if buffer.spec is spec else read(buffer, spec, 0)
-    return from_numpy(host_array(value), spec.dtype).clone().untyped_storage()
+    return host_storage(buffer_behind(storage)).untyped_storage()
 
 
 def from_cpu(storage: torch.UntypedStorage) -> torch.UntypedStorage:

@@ -13,6 +13,7 @@ import jax.core
 import torch
 
 from torch_pjrt import dtypes
+from torch_pjrt.client import partition
 from torch_pjrt.client.client import client
 from torch_pjrt.client.stack_elements import alone
 from torch_pjrt.errors import UnsupportedError
@@ -42,9 +43,10 @@ def to_jax(tensor: torch.Tensor) -> jax.Array:
 def from_jax(array: jax.Array) -> torch.Tensor:
     """A `pjrt` tensor with the content, shape and dtype of a JAX array.
 
-    An array that is on the device already is not copied; one of another device or client is. `TypeError`
-    for what is no array, for a tracer and for a dtype that PyTorch lacks; `UnsupportedError` for an
-    array that is spread over several chips.
+    An array that is on the device already is not copied; one of another device or client is. One that is
+    spread over several chips of the device stays so, where `torch_pjrt_spmd` has a mesh. `TypeError` for
+    what is no array, for a tracer and for a dtype that PyTorch lacks; `UnsupportedError` for an array that
+    is spread over several chips where no mesh is, or over others than this device's.
     """
     if isinstance(array, jax.core.Tracer):
         raise TypeError(
@@ -55,16 +57,28 @@ def from_jax(array: jax.Array) -> torch.Tensor:
         raise TypeError(f"from_jax takes a jax.Array, saw {type(array).__name__}")
     spec = contiguous_spec(array.shape, torch_dtype(array.dtype))
     if len(array.sharding.device_set) > 1:
-        raise UnsupportedError(
-            "The array is spread over several chips; a tensor is on one.",
-            saw=str(array.sharding),
-            hint="`jax.device_put(array, jax.devices()[0])` gathers it",
-        )
+        _check_chips(array)
+        return wrap_sized(Value.of_array(spec, array), spec)
     chip = client().chip
     if array.sharding != jax.sharding.SingleDeviceSharding(chip):
         with dtypes.x64():
             array = jax.device_put(array, chip)
     return wrap_sized(Value.of_array(spec, array), spec)
+
+
+def _check_chips(array: jax.Array) -> None:
+    """Raise for an array on several chips, unless they are the device's and somebody spreads tensors over it."""
+    if partition.chosen.partitioner is None:
+        happened = "The array is spread over several chips; a tensor is on one."
+        hint = (
+            "`torch_pjrt_spmd.use_mesh(mesh)` first; or `jax.device_put(array, jax.devices()[0])`"
+        )
+    elif not array.sharding.device_set <= set(client().chips):
+        happened = "The array is spread over chips that are not this device's."
+        hint = "`jax.device_put(array, jax.devices()[0])` gathers it"
+    else:
+        return
+    raise UnsupportedError(happened, saw=str(array.sharding), hint=hint)
 
 
 def torch_dtype(dtype: Any) -> torch.dtype:

@@ -39,6 +39,13 @@ def _capsule(
     if tensor.requires_grad:
         raise BufferError("Can't export tensors that require gradient, use tensor.detach()")
     array = to_jax(tensor)
+    if len(array.sharding.device_set) > 1:
+        if not array.is_fully_replicated:
+            raise BufferError(
+                "DLPack is of memory in one place; this tensor is spread over "
+                f"{len(array.sharding.device_set)} chips: use tensor.cpu()"
+            )
+        array = array.addressable_data(0)
     if stream == -1:  # PyTorch's word for: wait for nothing
         stream = None
     if array.device.platform == "cpu":  # pyright: ignore[reportAttributeAccessIssue]

@@ -160,7 +160,7 @@ def copy_(self: torch.Tensor, src: torch.Tensor, non_blocking: bool = False) -> 
         if self.shape != src.shape:
             _check_broadcast(self, src)
             src = src.expand(self.shape)
-        overwrite(self, src.detach().to(self.dtype))
+        overwrite(self, src)
         return self
     refuse_partial_overlap((self,), (src,))
     if self.shape == src.shape and self.dtype == src.dtype:

@@ -25,8 +25,9 @@ from torch_pjrt.observe.stops import stop
 from torch_pjrt.run.deferred_checks import look
 from torch_pjrt.run.sync import materialize
 from torch_pjrt.session import session
-from torch_pjrt.tensor.storage.buffer import buffer_of, spec_and_offset
+from torch_pjrt.tensor.storage.buffer import Buffer, buffer_of, spec_and_offset
 from torch_pjrt.tensor.storage.padded_buffer import is_padded
+from torch_pjrt.tensor.storage.parts import Index, array_of_parts, indices, is_in_parts, joined
 from torch_pjrt.tensor.storage.view import content, store
 
 # Told of each upload and each read: the value, and what is in it on the host. `replays/traffic.py` listens.
@@ -38,15 +39,21 @@ _MOST_TO_LOOK_AT = 1 << 16
 
 
 def upload(
-    source: torch.Tensor, *, copy: bool = True, sharding: jax.sharding.Sharding | None = None
+    source: torch.Tensor,
+    *,
+    dtype: torch.dtype | None = None,
+    copy: bool = True,
+    sharding: jax.sharding.Sharding | None = None,
 ) -> Value:
-    """A value on the device with the content of a CPU tensor (any strides).
+    """A value on the device with the content of a CPU tensor (any strides), in another dtype if one is given.
 
     Without `copy` the device may take the tensor's own memory: nobody may write to it from then on. With a
-    sharding each chip gets its own part alone.
+    sharding each chip gets its own part alone, and the host copies one part after the other.
     """
-    spec = contiguous_spec(source.shape, source.dtype)
-    host = to_numpy(source.detach().resolve_conj().resolve_neg(), copy=copy)
+    spec = contiguous_spec(source.shape, dtype or source.dtype)
+    if sharding is not None and spec.numel > _MOST_TO_LOOK_AT and not on_upload:
+        return upload_parts(spec, sharding, lambda index: source[index], copy=copy)
+    host = _host_copy(source, spec.dtype, copy)
     array = put(host, sharding)
     if 0 < host.size <= _MOST_TO_LOOK_AT and host.dtype.kind == "i":
         uploaded = Uploaded.of_array(spec, array)
@@ -59,14 +66,52 @@ def upload(
     return value
 
 
+def upload_parts(
+    spec: TensorSpec,
+    sharding: jax.sharding.Sharding,
+    part_at: Callable[[Index], torch.Tensor],
+    *,
+    copy: bool = True,
+) -> Value:
+    """A value of this contiguous spec, each part of which is asked for once, as a CPU tensor of any dtype.
+
+    `part_at` is given a slice for each dim. The host has two parts at a time, unless a step is being
+    captured, for which all of it is noted. `copy` as for `upload`.
+    """
+    if on_upload:
+        source = torch.empty(spec.shape, dtype=spec.dtype)
+        for index, _ in indices(sharding, spec.shape):
+            source[index] = part_at(index)
+        return upload(source, copy=False, sharding=sharding)
+
+    def part(index: Index) -> np.ndarray:
+        host = _host_copy(part_at(index), spec.dtype, copy)
+        counters.uploads += 1
+        counters.uploaded_bytes += host.nbytes
+        return host
+
+    with counters.timed("upload_s"):
+        array = array_of_parts(spec.shape, sharding, part)
+    memory.uploaded(array.nbytes)
+    return Value.of_array(spec, array)
+
+
+def _host_copy(source: torch.Tensor, dtype: torch.dtype, copy: bool) -> np.ndarray:
+    """As `to_numpy`, of a tensor that may have another dtype, gradients and lazy bits."""
+    here = source.detach().resolve_conj().resolve_neg()
+    return (
+        to_numpy(here, copy=copy) if here.dtype == dtype else to_numpy(here.to(dtype), copy=False)
+    )
+
+
 def overwrite(tensor: torch.Tensor, source: torch.Tensor) -> None:
-    """Write a CPU tensor into one of the device, of the same shape and dtype; each chip gets its part."""
+    """Write a CPU tensor into one of the device, of the same shape; each chip gets its part."""
     partitioner, sharding = partition.chosen.partitioner, None
     if partitioner is not None:
         buffer = buffer_of(tensor)
         if not buffer.viewed or spec_and_offset(tensor) == (buffer.spec, 0):
             sharding = partitioner.of_buffer(buffer)
-    store(tensor, upload(source, sharding=sharding))
+    store(tensor, upload(source, dtype=tensor.dtype, sharding=sharding))
 
 
 def put(host: np.ndarray, sharding: jax.sharding.Sharding | None = None) -> jax.Array:
@@ -81,18 +126,21 @@ def put(host: np.ndarray, sharding: jax.sharding.Sharding | None = None) -> jax.
 
 def download(tensor: torch.Tensor) -> torch.Tensor:
     """A CPU tensor of its own memory with the content, shape and strides order of a `pjrt` tensor."""
-    return host_view(tensor).clone()
+    view, is_own = _viewed_on_host(tensor)
+    return view if is_own else view.clone()
 
 
 def host_view(tensor: torch.Tensor) -> torch.Tensor:
     """The content of a `pjrt` tensor as a CPU tensor that may share the array's memory: read it only."""
+    return _viewed_on_host(tensor)[0]
+
+
+def _viewed_on_host(tensor: torch.Tensor) -> tuple[torch.Tensor, bool]:
+    """As `host_view`, and whether the memory is the tensor's alone."""
     buffer = buffer_of(tensor)
     spec, offset = spec_and_offset(tensor)
     base = buffer.spec
-    if is_padded(buffer):
-        whole = buffer.cut_on_host(from_numpy(host_array(buffer.padded), base.dtype))
-    else:
-        whole = from_numpy(host_array(content(buffer)), base.dtype)
+    whole, is_own = _host_content(buffer)
     if spec is base and not offset and base.contiguous:
         view = whole
     else:
@@ -101,8 +149,26 @@ def host_view(tensor: torch.Tensor) -> torch.Tensor:
             ratio = max(spec.dtype.itemsize // base.dtype.itemsize, 1)
             flat = flat[: len(flat) // ratio * ratio].view(spec.dtype)
         view = flat.as_strided(spec.shape, spec.strides, offset)
+        is_own = is_own and spec.dense and spec.numel == len(flat)
     view = view.conj().resolve_conj() if tensor.is_conj() else view
-    return view.neg() if tensor.is_neg() else view
+    return view.neg() if tensor.is_neg() else view, is_own
+
+
+def host_storage(buffer: Buffer) -> torch.Tensor:
+    """What is in a storage, in its order, as a CPU tensor of one dim and its own memory."""
+    whole, is_own = _host_content(buffer)
+    flat = whole.permute(storage_order(buffer.spec)).contiguous().view(-1)
+    return flat if is_own else flat.clone()
+
+
+def _host_content(buffer: Buffer) -> tuple[torch.Tensor, bool]:
+    """A buffer's content on the host, in the shape of its spec, and whether its memory is nobody else's."""
+    if is_padded(buffer):
+        whole = from_numpy(host_array(buffer.padded), buffer.spec.dtype)
+        return buffer.cut_on_host(whole), False
+    value = content(buffer)
+    whole = from_numpy(host_array(value), buffer.spec.dtype)
+    return whole, value.array is not None and is_in_parts(value.array)
 
 
 def host_array(value: Value) -> np.ndarray:
@@ -128,7 +194,8 @@ def _read(array: Any) -> np.ndarray:
     """The array's content, waited for."""
     doing = "computing what is read"
     try:
-        return np.asarray(awaited(array, doing))
+        awaited(array, doing)
+        return joined(array) if is_in_parts(array) else np.asarray(array)
     except jax.errors.JaxRuntimeError as error:
         memory.raise_if_exhausted(error, doing)
         raise
