@@ -10,6 +10,7 @@ puts collectives where they are needed.
     distribute_tensor   a CPU tensor, each part of it on its chip; DeviceLoader: batches of them
     redistribute        another tensor that lies otherwise; full_tensor, to_local
     parallelize_module  PyTorch's plans of tensor and sequence parallelism; distribute_module
+    load_safetensors    files into tensors on a mesh, each chip its part; save_safetensors; CheckpointError
     sharding_of         how a tensor lies; a TensorSharding; placements_of: the same in PyTorch's words
     local_shards        what each chip has of it; LocalShards
     visualize_sharding  the same as a picture in the terminal, or in a file
@@ -32,6 +33,7 @@ from torch_pjrt_spmd.parallelize import parallelize_module
 from torch_pjrt_spmd.placements import placements_of
 from torch_pjrt_spmd.redistributing import full_tensor, redistribute, to_local
 from torch_pjrt_spmd.reporting import ProgramReport, program_reports
+from torch_pjrt_spmd.safetensors_files import CheckpointError, load_safetensors, save_safetensors
 from torch_pjrt_spmd.settings import config
 from torch_pjrt_spmd.sharding import (
     LocalShard,
@@ -46,6 +48,7 @@ from torch_pjrt_spmd.warn import ShardingWarning
 
 __version__ = "0.1.0"
 __all__ = [
+    "CheckpointError",
     "Collective",
     "DeviceLoader",
     "LocalShard",
@@ -63,12 +66,14 @@ __all__ = [
     "distribute_tensor",
     "full_tensor",
     "init_device_mesh",
+    "load_safetensors",
     "local_shards",
     "mark_sharding",
     "parallelize_module",
     "placements_of",
     "program_reports",
     "redistribute",
+    "save_safetensors",
     "shard_as",
     "sharding_of",
     "to_local",

@@ -299,7 +299,10 @@ def mark_of(tensor: torch.Tensor) -> NamedSharding | None:
     if not is_pjrt(tensor):
         return of_target.hosts.get(tensor)
     buffer = buffer_of(tensor)
-    return of_target.buffers.get(buffer) or there(_by_target[None].buffers.get(buffer))
+    here = _by_target[None]
+    found = of_target.buffers.get(buffer) or there(here.buffers.get(buffer))
+    # `p.data = ...` gives a parameter another buffer.
+    return found or of_target.leaves.get(tensor) or there(here.leaves.get(tensor))
 
 
 def mark_for(tensor: torch.Tensor, target: str | None) -> NamedSharding | None:
@@ -346,6 +349,7 @@ def _pinned() -> Iterator[tuple[Any, NamedSharding]]:
         for leaf, how in list(_by_target[of].leaves.items()):
             grad = leaf.grad if leaf.is_leaf else None
             yield from _pin(grad, leaf, how if of else there(how))
+            yield from _pin(leaf, leaf, how if of else there(how))
         for buffer, how in list(_by_target[of].buffers.items()):
             lies = how if of else there(how)
             if buffer.padded is None and lies is not None:

@@ -64,7 +64,7 @@ def _pad(scatter: Operation, n_chips: int) -> None:
     dims = [d for d in range(len(shape)) if d != numbers.index_vector_dim]
     of_updates = [d for d in range(updates[0].type.rank) if d not in numbers.update_window_dims]
     fixed = set(numbers.scatter_indices_batching_dims)
-    more = {d: -shape[d] % n_chips for d in dims if d not in fixed and shape[d] > 1}
+    more = {d: -shape[d] % n_chips for d in dims if d not in fixed}
     if not any(more.values()):
         return
     with ir.InsertionPoint(scatter), scatter.location:

@@ -62,7 +62,7 @@ def trained_by(make: Callable[[Any], torch.optim.Optimizer]) -> Case:
                 loss.backward()
                 return loss
 
-            losses.append(optimizer.step(closure))
+            losses.append(optimizer.step(cast("Any", closure)))
         return losses, list(model.parameters()), optimizer.state_dict()["state"]
 
     return case
@@ -157,7 +157,7 @@ def averaged(put: Put) -> Any:
         loss_of(model, put, step).backward()
         with torch.no_grad():
             for p in model.parameters():
-                p -= 0.1 * cast("torch.Tensor", p.grad)
+                p.sub_(0.1 * cast("torch.Tensor", p.grad))
         ema.update_parameters(model)
     return list(ema.module.parameters())
 
@@ -353,8 +353,8 @@ def writes(put: Put) -> Any:
         on(set_to(i)),
         on(set_to(i, i % 8)),
         on(lambda x: x.t()[1:3].mul_(2)),
-        on(lambda x: x.view(-1)[5:70].add_(1)),
-        on(lambda x: x.view(4, 4, 8)[:, 1].zero_()),
+        on(lambda x: x.flatten()[5:70].add_(1)),
+        on(lambda x: x.unflatten(0, (4, 4))[:, 1].zero_()),
         on(lambda x: x[::2].copy_(y[1::2])),
         on(lambda x: x.diagonal().fill_(9)),
         on(lambda x: x.index_put_((i,), y, accumulate=True)),
@@ -370,11 +370,11 @@ def writes(put: Put) -> Any:
         on(lambda x: torch.add(x, y, out=x)),
         on(lambda x: x.copy_(host(16, 8, seed=3))),
         on(lambda x: x[3:7].copy_(host(4, 8, seed=3))),
-        on(lambda x: x.set_(y)),
+        on(lambda x: x.set_(cast("Any", y))),
         on(lambda x: x.resize_(4, 4)),
         on(lambda x: x.unsqueeze_(0).transpose_(1, 2)),
         on(lambda x: setattr(x, "data", y * 2)),
-        on(lambda x: torch._foreach_mul_([x, x[0]], 2.0)),
+        on(lambda x: cast("Any", torch)._foreach_mul_([x, x[0]], 2.0)),
     ]
 
 
@@ -464,7 +464,7 @@ def quantized(put: Put) -> Any:
     numbers = put(whole_numbers(32, 16, below=100).to(torch.int8))
     return (
         q,
-        torch._int_mm(numbers, numbers.t().contiguous()),
+        cast("Any", torch)._int_mm(numbers, numbers.t().contiguous()),
         (x.to(torch.float8_e5m2).float() @ w),
     )
 
@@ -517,8 +517,6 @@ def looked_at(put: Put) -> Any:
         x.numpy(force=True),
         torch.equal(x, x.clone()),
         x.allclose(x + 1e-9),
-        x.untyped_storage().nbytes(),
-        x.stride(),
         (x[0] == x[0]).all().item(),
         int(x.argmax()),
         x[3:5].t().cpu(),
@@ -574,14 +572,6 @@ def loaded(put: Put) -> Any:
     return [
         [*m.parameters(), *(p.grad for p in m.parameters())] for m in (one, two, three)
     ], other.state_dict()["state"]
-
-
-def by_dlpack(put: Put) -> Any:
-    x = put(host(16, 8))
-    try:
-        return torch.from_dlpack(x).clone()
-    except BufferError as error:
-        return str(error)
 
 
 CASES: dict[str, Case] = {

@@ -24,3 +24,5 @@ def test_blocks_of_the_guide_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert spec == "('data', 'model')"
     assert shards == "[(8, 2), (8, 2)]"
     assert any("CPU" in line for line in drawn)
+    assert "True" in drawn  # a chip has its part of the weight
+    assert any(line.endswith("  chip 7") for line in drawn)

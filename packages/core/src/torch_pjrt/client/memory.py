@@ -1,9 +1,9 @@
 """The device's memory: what is in use, what was in use at most, and what holds it.
 
 A device that keeps statistics is asked. For others (the CPU) the arrays that are alive are counted, each
-piece of memory once, whoever made them: a user's own JAX arrays on the device are among them. Each chip has an
-account of its own; where none is named, the one that has the least room left is meant. Nothing is counted
-while operators are recorded. A peak is looked for after launches (the 1st, 2nd, 4th, 8th, ... of each
+piece of memory once, whoever made them: a user's own JAX arrays on the device are among them. Each chip has
+an account of its own; where none is named, the one with the most in use is meant. Nothing is counted while
+operators are recorded. A peak is looked for after launches (the 1st, 2nd, 4th, 8th, ... of each
 program since the last reset; every one while memory is traced) and after large uploads. What a program needs
 for itself comes on top.
 """
@@ -64,8 +64,8 @@ class Peak:
     """The most that was seen since the last reset, and how often there was no room at all.
 
     seen    bytes on each chip, by our looks.
-    around  bytes in use beside a program when it was launched, at most, on each chip on which it runs. What it
-            needs for itself is asked for when somebody wants to know: XLA takes a tenth of a second to say.
+    around  bytes in use beside a program when it was launched, at most, on each chip on which it runs. What
+            it needs for itself is asked for when somebody wants to know: XLA needs a tenth of a second.
     device  each chip's own peak at the reset: once it has grown, it is what counts.
     resets  how many there were; a program looked at before the last one is looked at anew.
     """

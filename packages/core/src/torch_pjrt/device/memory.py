@@ -107,7 +107,7 @@ class MemoryFunctions:
         }
 
     def memory_summary(self, device: Any = None, abbreviated: bool = False) -> str:
-        """Use and peak of each chip, and what holds the memory, for a person; `abbreviated` changes nothing."""
+        """Use, peak and what holds the memory, for a person, of each chip; `abbreviated` changes nothing."""
         return _memory().summary()
 
     def mem_get_info(self, device: Any = None, *, chip: int | None = None) -> tuple[int, int]:

@@ -41,6 +41,7 @@ Tensors of the device:
     wrap, wrap_sized    a new tensor of a value; create_empty_tensor is the bare one
     store               write a value into a tensor
     upload, put         a CPU tensor as a value, a NumPy array as an array of the device
+    upload_parts, download_parts    what lies on several chips, to them and from them part by part
     host_array          a value read
     donate              let what is recorded take the memory of tensors
 
@@ -127,7 +128,13 @@ if TYPE_CHECKING:
         wrap_sized,
     )
     from torch_pjrt.tensor.storage.donation import donate
-    from torch_pjrt.tensor.storage.transfer import host_array, put, upload
+    from torch_pjrt.tensor.storage.transfer import (
+        download_parts,
+        host_array,
+        put,
+        upload,
+        upload_parts,
+    )
     from torch_pjrt.tensor.storage.view import content, store, value_of
 
 __all__ = [
@@ -163,6 +170,7 @@ __all__ = [
     "deferred_checks_of",
     "define_annotation",
     "donate",
+    "download_parts",
     "each_collective",
     "forget_programs",
     "graph_of",
@@ -190,6 +198,7 @@ __all__ = [
     "target_chips",
     "traced",
     "upload",
+    "upload_parts",
     "value_of",
     "with_precision",
     "without_x64",
@@ -231,7 +240,7 @@ _WHERE = {
     "tensor.registration.own_operators": "lowers",
     "tensor.recording.record": "record record_call=call",
     "tensor.registration.registry": "start=register_all",
-    "tensor.storage.transfer": "host_array put upload",
+    "tensor.storage.transfer": "download_parts host_array put upload upload_parts",
     "tensor.storage.view": "content store value_of",
 }
 _LAZY = {

@@ -67,7 +67,7 @@ def from_jax(array: jax.Array) -> torch.Tensor:
 
 
 def _check_chips(array: jax.Array) -> None:
-    """Raise for an array on several chips, unless they are the device's and somebody spreads tensors over it."""
+    """Raise for an array on several chips, unless somebody spreads tensors over these."""
     if partition.chosen.partitioner is None:
         happened = "The array is spread over several chips; a tensor is on one."
         hint = (

@@ -22,7 +22,7 @@ Index = tuple[slice, ...]
 def indices(
     sharding: jax.sharding.Sharding, shape: Sequence[int]
 ) -> Iterator[tuple[Index, list[Any]]]:
-    """Each part that an array of this shape has, a slice for each dim, and the chips of this process with it."""
+    """Each part of an array of this shape, a slice for each dim, and the chips of this process with it."""
     parts: dict[tuple[tuple[int, int], ...], list[Any]] = {}
     for chip, index in sharding.addressable_devices_indices_map(tuple(shape)).items():
         assert index is not None
@@ -63,16 +63,22 @@ def joined(array: Any) -> np.ndarray:
 
     The array must be there. JAX would keep what it gives of it as long as the array lives.
     """
-    is_element = array.__class__ is StackElement
     host = np.empty(array.shape, array.dtype)
-    shards = [shard for shard in whole(array).addressable_shards if shard.replica_id == 0]
-    for shard in shards:
-        here = np.asarray(_another(shard.data))
-        if is_element:
-            host[shard.index[1:]] = here[array.index]
-        else:
-            host[shard.index] = here
+    for index, part in parts_of(array):
+        host[index] = part
     return host
+
+
+def parts_of(array: Any) -> Iterator[tuple[Index, np.ndarray]]:
+    """Each part that some chip has, once, and where it lies in the array; read it only."""
+    is_element = array.__class__ is StackElement
+    for shard in whole(array).addressable_shards:
+        if shard.replica_id == 0:
+            here = np.asarray(_another(shard.data))
+            if is_element:
+                yield shard.index[1:], here[array.index]
+            else:
+                yield shard.index, here
 
 
 def _another(array: jax.Array) -> jax.Array:

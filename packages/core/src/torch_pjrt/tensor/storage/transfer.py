@@ -7,7 +7,7 @@ there, by PyTorch.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -27,7 +27,14 @@ from torch_pjrt.run.sync import materialize
 from torch_pjrt.session import session
 from torch_pjrt.tensor.storage.buffer import Buffer, buffer_of, spec_and_offset
 from torch_pjrt.tensor.storage.padded_buffer import is_padded
-from torch_pjrt.tensor.storage.parts import Index, array_of_parts, indices, is_in_parts, joined
+from torch_pjrt.tensor.storage.parts import (
+    Index,
+    array_of_parts,
+    indices,
+    is_in_parts,
+    joined,
+    parts_of,
+)
 from torch_pjrt.tensor.storage.view import content, store
 
 # Told of each upload and each read: the value, and what is in it on the host. `replays/traffic.py` listens.
@@ -73,11 +80,12 @@ def upload_parts(
     *,
     copy: bool = True,
 ) -> Value:
-    """A value of this contiguous spec, each part of which is asked for once, as a CPU tensor of any dtype.
+    """A value of this shape and dtype, each part of which is asked for once, as a CPU tensor of any dtype.
 
     `part_at` is given a slice for each dim. The host has two parts at a time, unless a step is being
     captured, for which all of it is noted. `copy` as for `upload`.
     """
+    spec = contiguous_spec(spec.shape, spec.dtype)
     if on_upload:
         source = torch.empty(spec.shape, dtype=spec.dtype)
         for index, _ in indices(sharding, spec.shape):
@@ -128,6 +136,26 @@ def download(tensor: torch.Tensor) -> torch.Tensor:
     """A CPU tensor of its own memory with the content, shape and strides order of a `pjrt` tensor."""
     view, is_own = _viewed_on_host(tensor)
     return view if is_own else view.clone()
+
+
+def download_parts(tensor: torch.Tensor) -> Iterator[tuple[Index, torch.Tensor]]:
+    """A `pjrt` tensor's content as CPU tensors to be read only, and where each lies, a slice for each dim.
+
+    What lies on several chips comes part by part; other tensors, views among them, as one.
+    """
+    buffer = buffer_of(tensor)
+    is_all = not is_padded(buffer) and spec_and_offset(tensor) == (buffer.spec, 0)
+    if is_all and not (tensor.is_conj() or tensor.is_neg()):
+        value = content(buffer)
+        if value.array is None:
+            materialize(value)
+        if is_in_parts(value.array) and not on_read:
+            awaited(value.array, "computing what is read")
+            for index, part in parts_of(value.array):
+                yield index, from_numpy(part, tensor.dtype)
+            look(for_value=value)
+            return
+    yield tuple(slice(0, n) for n in tensor.shape), host_view(tensor)
 
 
 def host_view(tensor: torch.Tensor) -> torch.Tensor:
