@@ -5,6 +5,7 @@ puts collectives where they are needed.
 
     Mesh                the chips, in rows and columns, each direction with a name; Mesh.hybrid over slices
     SubMesh             some axes of one: mesh["model"]; init_device_mesh: PyTorch's DeviceMesh
+    as_mesh             the Mesh or SubMesh that any kind of mesh is
     use_mesh            what nobody marks lies on this mesh, a copy on each chip; current_mesh()
     mark_sharding       spread a tensor over a mesh; clear_sharding, shard_as
     distribute_tensor   a CPU tensor, each part of it on its chip; DeviceLoader: batches of them
@@ -23,6 +24,7 @@ puts collectives where they are needed.
 
 from __future__ import annotations
 
+from torch_pjrt_spmd.any_mesh import as_mesh
 from torch_pjrt_spmd.device_mesh import init_device_mesh
 from torch_pjrt_spmd.distributing import distribute_module
 from torch_pjrt_spmd.exchanges import Collective, collectives
@@ -58,6 +60,7 @@ __all__ = [
     "ShardingWarning",
     "SubMesh",
     "TensorSharding",
+    "as_mesh",
     "clear_sharding",
     "collectives",
     "config",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
+import torch
 from torch.distributed.device_mesh import DeviceMesh
 
 from torch_pjrt_spmd.device_mesh import OneProcessMesh
@@ -20,11 +21,16 @@ def as_mesh(mesh: AnyMesh) -> Mesh | SubMesh:
     """The `Mesh` that any kind of mesh is; of a part that was sliced off by names, the `SubMesh`.
 
     All functions of this package take what this one does: a `Mesh`, `mesh["model"]`, PyTorch's `DeviceMesh`
-    and slices of it, JAX's `Mesh`. `TypeError` for anything else; `SettingError` for a mesh of chips that
-    this process has not.
+    and slices of it, JAX's `Mesh`. Within `torch.compile(fullgraph=True)` only the first two: call this one
+    before. `TypeError` for anything else; `SettingError` for a mesh of chips that this process has not.
     """
     if isinstance(mesh, (Mesh, SubMesh)):
         return mesh
+    if torch.compiler.is_compiling():
+        raise TypeError(
+            "within torch.compile a mesh is a Mesh of torch_pjrt_spmd or some axes of one: "
+            "call as_mesh(mesh) outside of it"
+        )
     if isinstance(mesh, OneProcessMesh):
         return mesh.of
     if isinstance(mesh, DeviceMesh):

@@ -35,6 +35,7 @@ class OneProcessMesh(DeviceMesh):
             _init_backend=False,
             _rank=int(ranks.flatten()[0]),
         )
+        self._dim_group_names: list[str] = []
         self._root_mesh = root
         self.of = mesh
 

@@ -61,6 +61,8 @@ class Mesh:
         if self.devices is not None:
             object.__setattr__(self, "devices", tuple(map(int, self.devices)))
         self._check_chips()
+        # Here, and not only where something is marked: that may be in a function that is compiled.
+        partitioner.take_over()
 
     def _check_chips(self) -> None:
         there = len(self._chips())

@@ -17,15 +17,16 @@ from torch_pjrt_spmd import (
     DeviceLoader,
     Mesh,
     SubMesh,
+    as_mesh,
     current_mesh,
     distribute_tensor,
     init_device_mesh,
     mark_sharding,
+    partitioner,
     redistribute,
     sharding_of,
     use_mesh,
 )
-from torch_pjrt_spmd.any_mesh import as_mesh
 from torch_pjrt_spmd.hybrid import hybrid_order
 
 NAMES = ("data", "model")
@@ -221,6 +222,33 @@ def test_activations_marked_on_an_axis_stay_in_parts_along_the_others() -> None:
         assert found is not None
         assert found.spec == expected
         assert redistribute(x * 2, both["model"], entries).sum().item() == 128 * 127
+
+
+@pytest.mark.parametrize(
+    ("kind", "axes"),
+    [("ours", NAMES), ("ours", "model"), ("our DeviceMesh", "model"), ("JAX's", None)],
+)
+def test_compiled_functions_take_our_meshes_and_with_a_break_others(kind: str, axes: Any) -> None:
+    torch.compiler.reset()
+    other = KINDS[kind](mesh())
+    other = other if axes is None else other[axes]
+    run = torch.compile(
+        lambda x: mark_sharding(x * 2, other, ("model",)), backend="pjrt", fullgraph=kind == "ours"
+    )
+
+    found = sharding_of(run(torch.ones(8, 8).to("pjrt")))
+
+    assert found is not None
+    assert found.spec == ("model", None)
+
+
+def test_a_mesh_has_core_ask_this_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr(partitioner, "take_over", lambda: asked.append(True))
+
+    mesh()
+
+    assert asked
 
 
 def test_virtual_chips_are_one_slice() -> None:
