@@ -174,13 +174,12 @@ class Walk:
             return _joined(operands, parts=tuple(operands))
         if one.kind == "get-tuple-element":
             return _part(one, operands)
-        called = one.called
         if one.kind == "while":
             return self._loop(one, operands[0], times)
-        if one.kind in ("fusion", "call", "async-start") and called:
+        if one.kind in ("fusion", "call", "async-start") and (called := one.called):
             return self._run(next(iter(called.values()))[0], operands, times)
         if one.kind == "conditional":
-            branches = [name for names in called.values() for name in names]
+            branches = [name for names in one.called.values() for name in names]
             given = [
                 self._run(b, [operand], times)
                 for b, operand in zip(branches, operands[1:], strict=False)

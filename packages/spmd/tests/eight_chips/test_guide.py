@@ -26,3 +26,4 @@ def test_blocks_of_the_guide_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert any("CPU" in line for line in drawn)
     assert "True" in drawn  # a chip has its part of the weight
     assert any(line.endswith("  chip 7") for line in drawn)
+    assert "all-reduce ('model',) 1024 1" in drawn
