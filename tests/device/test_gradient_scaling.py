@@ -171,3 +171,20 @@ def test_two_optimizers_share_a_scaler() -> None:
         return [p.detach().cpu() for m in (a, b) for p in m.parameters()]
 
     torch.testing.assert_close(trained("pjrt"), trained("cpu"), rtol=1e-4, atol=1e-5)
+
+
+def test_parameter_that_is_a_view_with_gaps_is_scaled_and_may_skip() -> None:
+    found = []
+    for device in ("cpu", "pjrt"):
+        whole = torch.ones(6, 8, device=device)
+        p = nn.Parameter(whole[1:5, 2:6])
+        optimizer = optim.SGD([p], 0.1, momentum=0.9)
+        scaler = torch.amp.GradScaler(device, init_scale=2.0**10)
+        for factor in (1.0, torch.inf, 1.0, 1.0):
+            optimizer.zero_grad()
+            scaler.scale((p.square() * factor).sum()).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        found.append((whole.cpu(), scaler.get_scale()))
+
+    torch.testing.assert_close(found[1], found[0])

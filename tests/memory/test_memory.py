@@ -13,8 +13,9 @@ from torch import nn
 
 import torch_pjrt
 from torch_pjrt.client import memory
+from torch_pjrt.client.client import client
 from torch_pjrt.compile import programs
-from torch_pjrt.errors import DeviceFull, LostValue, TorchPjrtError
+from torch_pjrt.errors import DeviceError, DeviceFull, LostValue, TorchPjrtError
 from torch_pjrt.graph import tape
 from torch_pjrt.tensor.storage.view import value_of
 
@@ -46,6 +47,21 @@ def test_views_that_share_an_array_are_counted_once() -> None:
         return x, x.view(1000, 1000), x.detach(), x.data
 
     assert used_by(make) == 4 * MB
+
+
+def test_the_one_chip_is_chip_0_and_no_other_is_there() -> None:
+    x = torch.ones(MB, device="pjrt")
+    pjrt.synchronize()
+
+    assert pjrt.memory_allocated(chip=0) == pjrt.memory_allocated() >= x.nbytes
+    assert pjrt.max_memory_allocated(chip=0) == pjrt.max_memory_allocated()
+    assert pjrt.memory_stats(chip=0) == pjrt.memory_stats()
+    assert pjrt.mem_get_info(chip=0)[1] == pjrt.mem_get_info()[1]
+    assert "chip" not in pjrt.memory_summary()
+    for call in (pjrt.memory_allocated, pjrt.memory_stats, pjrt.mem_get_info, pjrt.memory_reserved):
+        for number in (-1, len(client().chips)):
+            with pytest.raises(DeviceError, match="no such chip"):
+                call(chip=number)
 
 
 def test_array_that_jax_shows_twice_is_counted_once() -> None:

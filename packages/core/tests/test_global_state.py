@@ -37,7 +37,7 @@ NAMES = {
 }
 # What the session owns, by module: the names that it is held by.
 OWNED = """
-autoload._loading
+aot.targets._known autoload._loading
 client.client._running client.memory._peak client.partition.chosen client.wait._last
 compile.fingerprint._grounds compile.foreign_calls._set_up compile.hooks.hooks
 compile.likely_inputs._recent compile.programs._programs compile.saved._stores
@@ -45,7 +45,7 @@ device.autocast._cast_parameters device.autocast._libraries device.autocast._set
 device.gradient_scaling._here device.gradient_scaling._known
 device.guard._in_flight device.guard.before_differentiated
 device.tracers._packages device.tracers._registered
-diagnostics.nan_check._checks
+diagnostics.nan_check._checks diagnostics.sections._sections
 dtypes._device
 graph.generator.generator
 interop.function._known
