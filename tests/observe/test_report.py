@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 import torch_pjrt
 from torch_pjrt.compile.programs import forget_programs
+from torch_pjrt.extend import Table, add_report_tables
+from torch_pjrt.session import session
 
 
 def counts() -> dict[str, Any]:
@@ -100,3 +103,33 @@ def test_text_names_every_row() -> None:
 
 def test_number_of_programs_is_on_the_device_module_too() -> None:
     assert torch.pjrt.programs_compiled() == counts()["programs_compiled"]  # type: ignore[attr-defined]
+
+
+def test_a_package_adds_tables_of_programs_once_and_only_those_with_rows() -> None:
+    seen: list[list[Any]] = []
+
+    def tables(programs: Sequence[Any]) -> list[Table]:
+        seen.append(list(programs))
+        sizes = [(p.compilation.number, len(p.graph.nodes)) for p in programs]
+        return [Table("Sizes by a test", ("program", "nodes"), sizes), Table("Empty", ("a",), [])]
+
+    def compute() -> torch.Tensor:
+        return torch.ones(7, device="pjrt") * 3 + 2
+
+    add_report_tables(tables)
+    add_report_tables(tables)
+    try:
+        compute().tolist()
+        text = str(torch_pjrt.report())
+        in_memory = seen.pop()
+        explained = str(torch_pjrt.explain(compute))
+        ran = seen.pop()
+    finally:
+        session.owned["tables that packages add to reports"].added.remove(tables)
+
+    assert text.count("Sizes by a test") == explained.count("Sizes by a test") == 1
+    assert "Empty" not in text
+    assert len(ran) == 1
+    assert len(in_memory) == len({p.compilation.number for p in in_memory}) >= 1
+    assert "Sizes by a test" not in str(torch_pjrt.report())
+    assert not seen
