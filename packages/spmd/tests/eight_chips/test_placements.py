@@ -119,6 +119,9 @@ def test_redistribute_gives_another_tensor_and_leaves_the_first(mesh: Mesh) -> N
             assert torch.equal(y.cpu(), host + 1)
             assert torch.equal(x.cpu(), host)
             assert placements_of(x) == before or not before  # what was on one chip joins the mesh
+        some = redistribute(host.to("pjrt") * 2, mesh["model"], (Shard(1),))
+        assert placements_of(some)[1] == Shard(1)
+        assert torch.equal(some.cpu(), host * 2)
     whole = full_tensor(distribute_tensor(host, mesh, ("data", "model")))
     assert placements_of(whole) == (Replicate(), Replicate())
     assert torch.equal(whole.cpu(), host)

@@ -34,6 +34,7 @@ from torch_pjrt_spmd import (
     placements_of,
     use_mesh,
 )
+from torch_pjrt_spmd.arranging import steps
 
 WHOLE, SUM = Replicate(), Partial()
 ROWS, LENGTH, WIDTH, WIDE, WORDS = 4, 8, 16, 32, 64
@@ -149,6 +150,38 @@ def test_chips_exchange_what_the_style_says(case: str) -> None:
     assert sorted(found) == sorted(expected)
     torch.testing.assert_close(y.cpu(), theirs(batch()).detach(), rtol=1e-5, atol=1e-5)
     assert placements_of(y) == lies
+
+
+#   given, wanted              which dim is spread, and whether the gradient's is
+STEPS: list[tuple[Any, Any, list[tuple[int | None, bool]]]] = [
+    (WHOLE, WHOLE,             [(None, True)]),
+    (WHOLE, Shard(1),          [(None, True), (1, False)]),
+    (Shard(1), WHOLE,          [(1, True), (None, False)]),
+    (Shard(1), Shard(-1),      [(1, True), (-1, False)]),
+    (Shard(1), None,           [(1, True)]),
+    (SUM, Shard(1),            [(1, True)]),
+    (SUM, WHOLE,               [(None, True)]),
+    (Shard(1), SUM,            [(1, True)]),
+    (SUM, SUM,                 []),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("given", "wanted", "expected"), STEPS, ids=str)
+def test_gradients_lie_as_what_is_given(given: Any, wanted: Any, expected: Any) -> None:
+    assert list(map(tuple, steps(given, wanted))) == expected
+
+
+@pytest.mark.parametrize(("given", "lies"), [(Shard(1), Shard(1)), (WHOLE, WHOLE)], ids=str)
+def test_the_gradient_of_an_input_lies_as_the_input_does(mesh: Mesh, given: Any, lies: Any) -> None:
+    model = parallelize_module(up().to("pjrt"), mesh["model"], COLS(input_layouts=given))
+    x = distribute_tensor(floats(), mesh, ("data",)).requires_grad_()
+    gradients: list[torch.Tensor] = []
+    inner = x * 2
+    inner.register_hook(gradients.append)
+
+    model(inner).tanh().sum().backward()
+
+    assert placements_of(gradients[0]) == (Shard(0), lies)
 
 
 @pytest.fixture
