@@ -28,8 +28,8 @@ RULES = """
     to_torch without_x64
     """
 EXTEND = """
-    Annotation Buffer FunctionOp Line Output PRECISIONS Partitioner Program ProgramHooks Refusal StandIn
-    Table Tape Uploaded Value
+    Annotation BorrowingTape Buffer FunctionOp Line Output PRECISIONS Partitioner Program ProgramHooks Refusal
+    StandIn Table Tape Uploaded Value
     add_program_hooks add_report_tables annotate annotation_of append because buffer_of client content
     counters
     create_empty_tensor current cut define_annotation forget_programs donate download_parts

@@ -12,6 +12,9 @@ puts collectives where they are needed.
     redistribute        another tensor that lies otherwise; full_tensor, to_local
     parallelize_module  PyTorch's plans of tensor and sequence parallelism; distribute_module
     load_safetensors    files into tensors on a mesh, each chip its part; save_safetensors; CheckpointError
+    shard_map           a function that each chip runs on its own parts of tensors, with collectives by the
+                        name of an axis: psum, pmean, pmax, pmin, all_gather, reduce_scatter, all_to_all,
+                        ppermute; axis_index, axis_size
     sharding_of         how a tensor lies; a TensorSharding; placements_of: the same in PyTorch's words
     local_shards        what each chip has of it; LocalShards
     visualize_sharding  the same as a picture in the terminal, or in a file
@@ -25,12 +28,26 @@ puts collectives where they are needed.
 from __future__ import annotations
 
 from torch_pjrt_spmd.any_mesh import as_mesh
+from torch_pjrt_spmd.axis_collectives import (
+    all_gather,
+    all_to_all,
+    axis_index,
+    axis_size,
+    pmax,
+    pmean,
+    pmin,
+    ppermute,
+    psum,
+    reduce_scatter,
+)
 from torch_pjrt_spmd.device_mesh import init_device_mesh
 from torch_pjrt_spmd.distributing import distribute_module
 from torch_pjrt_spmd.exchanges import Collective, collectives
+from torch_pjrt_spmd.in_use import current_mesh, use_mesh
 from torch_pjrt_spmd.loader import DeviceLoader
+from torch_pjrt_spmd.mapping import shard_map
 from torch_pjrt_spmd.marking import clear_sharding, distribute_tensor, mark_sharding, shard_as
-from torch_pjrt_spmd.mesh import Mesh, current_mesh, use_mesh
+from torch_pjrt_spmd.mesh import Mesh
 from torch_pjrt_spmd.parallelize import parallelize_module
 from torch_pjrt_spmd.placements import placements_of
 from torch_pjrt_spmd.redistributing import full_tensor, redistribute, to_local
@@ -60,7 +77,11 @@ __all__ = [
     "ShardingWarning",
     "SubMesh",
     "TensorSharding",
+    "all_gather",
+    "all_to_all",
     "as_mesh",
+    "axis_index",
+    "axis_size",
     "clear_sharding",
     "collectives",
     "config",
@@ -74,10 +95,17 @@ __all__ = [
     "mark_sharding",
     "parallelize_module",
     "placements_of",
+    "pmax",
+    "pmean",
+    "pmin",
+    "ppermute",
     "program_reports",
+    "psum",
     "redistribute",
+    "reduce_scatter",
     "save_safetensors",
     "shard_as",
+    "shard_map",
     "sharding_of",
     "to_local",
     "use_mesh",

@@ -13,8 +13,9 @@ from torch import nn
 from torch_pjrt.extend import is_pjrt
 from torch_pjrt_spmd import marks
 from torch_pjrt_spmd.any_mesh import as_mesh
+from torch_pjrt_spmd.in_use import current_mesh
 from torch_pjrt_spmd.marking import distribute_tensor, mark_sharding
-from torch_pjrt_spmd.mesh import Mesh, current_mesh
+from torch_pjrt_spmd.mesh import Mesh
 from torch_pjrt_spmd.spec import ShardingError, Spec
 from torch_pjrt_spmd.sub_mesh import SubMesh
 

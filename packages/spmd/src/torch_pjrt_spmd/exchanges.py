@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, WeakSet
 
 from torch_pjrt.extend import Program, each_collective
-from torch_pjrt_spmd import groups, marks
+from torch_pjrt_spmd import asked, groups
 from torch_pjrt_spmd.hlo import parsed
 from torch_pjrt_spmd.partitioner import mesh_of
 from torch_pjrt_spmd.spread_work import Exchange, Walk, Work
@@ -145,7 +145,7 @@ def _marked_in(program: Program) -> set[Shape]:
     compiled = program.compiled
     results = zip(compiled.output_shardings, compiled.out_info, strict=True)
     found = {how.shard_shape(info.shape) for how, info in results}
-    found |= set(marks.shapes_on_a_chip(program.recorded))
+    found |= set(asked.shapes_on_a_chip(program.recorded))
     return {_without_ones(shape) for shape in found}
 
 

@@ -25,18 +25,16 @@ from torch.utils.weak import WeakTensorKeyDictionary
 import torch_pjrt
 from torch_pjrt.extend import (
     Buffer,
-    annotation_of,
     buffer_of,
     define_annotation,
     is_pjrt,
     value_of,
 )
-from torch_pjrt.plugin import GraphOp
+from torch_pjrt_spmd.mesh import Mesh
+from torch_pjrt_spmd.spec import ShardingError, partition_spec
 
 if TYPE_CHECKING:
     import jax
-
-    from torch_pjrt.plugin import Graph, Node
 
     NamedSharding = jax.sharding.NamedSharding
 
@@ -44,7 +42,7 @@ if TYPE_CHECKING:
 KIND, KIND_FORWARD = "spmd.sharding", "spmd.sharding.forward"
 # How it lies along some axes, and along the others as XLA decides: a mesh, these axes, and a spec of them.
 ALONG, ALONG_FORWARD = "spmd.along", "spmd.along.forward"
-_OF_SOME_AXES = (ALONG, ALONG_FORWARD)
+OF_SOME_AXES = (ALONG, ALONG_FORWARD)
 
 
 class _Marks:
@@ -85,9 +83,6 @@ def sharding(
     """JAX's sharding from the plain arguments of an annotation; the chips of a target are its name."""
     import jax
 
-    from torch_pjrt_spmd.mesh import Mesh
-    from torch_pjrt_spmd.spec import partition_spec
-
     if isinstance(devices, str):
         mesh = Mesh(shape, axis_names, target=devices)
     else:
@@ -118,8 +113,6 @@ def there(how: NamedSharding | None) -> NamedSharding | None:
         return None
     import jax
 
-    from torch_pjrt_spmd.mesh import Mesh
-
     assert isinstance(how.mesh, jax.sharding.Mesh)
     mesh = Mesh(how.mesh.devices.shape, how.mesh.axis_names, target=_ahead.target)
     return jax.sharding.NamedSharding(mesh.jax_mesh, how.spec)
@@ -136,8 +129,6 @@ def asked(
     `ShardingError` for chips of a target that is not compiled for now.
     """
     if isinstance(devices, str) and devices != _ahead.target:
-        from torch_pjrt_spmd.spec import ShardingError
-
         raise ShardingError(
             f"The mesh is one of `{devices}`, which is not here.",
             saw=f"a program for {f'`{_ahead.target}`' if _ahead.target else 'chips of this process'}",
@@ -194,82 +185,6 @@ def go_to(how: NamedSharding) -> None:
     if _chips is not None and _chips != how.device_set:
         torch_pjrt.sync()
     _chips = how.device_set
-
-
-def annotated_in(graph: Graph) -> dict[int, NamedSharding]:
-    """The values of the graph that an annotation made, and how they lie."""
-    found = {}
-    for node in graph.nodes:
-        if (how := _asked_by(node)) is not None:
-            found[node.outputs[0]] = how
-        elif isinstance(node.op, GraphOp):
-            within = annotated_in(node.op.graph)
-            pairs = zip(node.outputs, node.op.graph.outputs, strict=True)
-            found |= {outer: within[inner] for outer, inner in pairs if inner in within}
-    return found
-
-
-def first_annotated_in(graph: Graph) -> NamedSharding | None:
-    """How a value lies that an annotation somewhere in the graph made; None if none did.
-
-    Of one that speaks of some axes only, the mesh is what counts.
-    """
-    for node in graph.nodes:
-        within = first_annotated_in(node.op.graph) if isinstance(node.op, GraphOp) else None
-        if (found := within or _asked_by(node) or _asked_along(node)) is not None:
-            return found
-    return None
-
-
-def shapes_on_a_chip(graph: Graph) -> Iterator[tuple[int, ...]]:
-    """Of each value that an annotation somewhere in the graph made, what a chip has of it.
-
-    What it may have, where an annotation speaks of some axes only.
-    """
-    for node in graph.nodes:
-        if (how := _asked_by(node)) is not None:
-            yield how.shard_shape(tuple(node.signature.outs[0].shape))
-        elif (annotation := annotation_of(node)) is not None and annotation.kind in _OF_SOME_AXES:
-            yield from _shapes_along(node.signature.outs[0].shape, *annotation.args)
-        elif isinstance(node.op, GraphOp):
-            yield from shapes_on_a_chip(node.op.graph)
-
-
-def _asked_by(node: Node) -> NamedSharding | None:
-    """How the node's value is to lie, if it is an annotation of ours."""
-    annotation = annotation_of(node)
-    if annotation is None or annotation.kind not in (KIND, KIND_FORWARD):
-        return None
-    return asked(*annotation.args)
-
-
-def _shapes_along(
-    whole: tuple[int, ...],
-    shape: tuple[int, ...],
-    axis_names: tuple[str, ...],
-    devices: tuple[int, ...] | str | None,
-    along: tuple[str, ...],
-    spec: tuple[Any, ...],
-) -> set[tuple[int, ...]]:
-    """Of a value that is annotated along some axes: in parts along these, and along any of the others."""
-    found = {asked(shape, axis_names, devices, spec).shard_shape(tuple(whole))}
-    for name, n in zip(axis_names, shape, strict=True):
-        if name not in along:
-            found |= {
-                (*of_chip[:dim], size // n, *of_chip[dim + 1 :])
-                for of_chip in found
-                for dim, size in enumerate(of_chip)
-                if size % n == 0
-            }
-    return found
-
-
-def _asked_along(node: Node) -> NamedSharding | None:
-    annotation = annotation_of(node)
-    if annotation is None or annotation.kind not in _OF_SOME_AXES:
-        return None
-    shape, axis_names, devices = annotation.args[:3]
-    return asked(shape, axis_names, devices, ())
 
 
 def mark(tensor: torch.Tensor, how: NamedSharding, target: str | None = None) -> None:

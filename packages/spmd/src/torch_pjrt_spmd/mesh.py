@@ -6,20 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from math import prod
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from torch_pjrt.errors import SettingError
 from torch_pjrt.extend import client, target_chips
-from torch_pjrt_spmd import partitioner
 
 if TYPE_CHECKING:
     import jax
     from torch.distributed.device_mesh import DeviceMesh
 
-    from torch_pjrt_spmd.any_mesh import AnyMesh
     from torch_pjrt_spmd.sub_mesh import SubMesh
 
 
@@ -62,7 +59,9 @@ class Mesh:
             object.__setattr__(self, "devices", tuple(map(int, self.devices)))
         self._check_chips()
         # Here, and not only where something is marked: that may be in a function that is compiled.
-        partitioner.take_over()
+        from torch_pjrt_spmd.partitioner import take_over  # which knows of meshes
+
+        take_over()
 
     def _check_chips(self) -> None:
         there = len(self._chips())
@@ -208,38 +207,6 @@ class Mesh:
     ) -> tuple[tuple[int, ...], tuple[str, ...], tuple[int, ...] | str | None]:
         """Its shape, names and chips as plain tuples, for annotations; the chips may be those of a target."""
         return self.shape, self.axis_names, self.target or self.devices
-
-
-class use_mesh:
-    """Have tensors that nobody marks lie on this mesh, a copy on each chip, in all threads.
-
-    From the call on; as a context to the end of the block, after which it is what it was before. What is on
-    the mesh then stays there. `None`: on the device's first chip.
-
-        with use_mesh(Mesh((8,), ("data",))):
-            train()
-    """
-
-    def __init__(self, mesh: AnyMesh | None) -> None:
-        from torch_pjrt_spmd.any_mesh import as_mesh
-
-        self._before = partitioner.use(None if mesh is None else as_mesh(mesh).root)
-
-    def __enter__(self) -> use_mesh:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        partitioner.use(self._before)
-
-
-def current_mesh() -> Mesh | None:
-    """The mesh of the last `use_mesh`, or None."""
-    return partitioner.in_use()
 
 
 @lru_cache

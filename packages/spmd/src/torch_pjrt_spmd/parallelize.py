@@ -11,7 +11,8 @@ from torch import nn
 
 from torch_pjrt_spmd.any_mesh import as_mesh
 from torch_pjrt_spmd.distributing import parameters_stay_tied
-from torch_pjrt_spmd.mesh import Mesh, current_mesh
+from torch_pjrt_spmd.in_use import current_mesh
+from torch_pjrt_spmd.mesh import Mesh
 from torch_pjrt_spmd.spec import ShardingError
 from torch_pjrt_spmd.sub_mesh import SubMesh
 

@@ -20,7 +20,7 @@ from torch_pjrt.extend import (
     add_report_tables,
     set_partitioner,
 )
-from torch_pjrt_spmd import marks, roles
+from torch_pjrt_spmd import asked, marks, roles
 
 if TYPE_CHECKING:
     import jax
@@ -99,8 +99,8 @@ class _Partitioner:
         return self.default() if mesh is None else whole_on(mesh)
 
     def asked_for(self, graph: Graph) -> Sharding | None:
-        asked = marks.first_annotated_in(graph)
-        mesh = asked and mesh_of(asked)
+        first = asked.first_asked_in(graph)
+        mesh = first and mesh_of(first)
         return None if mesh is None else whole_on(mesh)
 
     def of_buffer(self, buffer: Buffer) -> Sharding | None:
@@ -114,7 +114,7 @@ class _Partitioner:
         outputs: Sequence[Output],
     ) -> Sequence[Sharding | None] | None:
         roles.note(graph, values, outputs)
-        annotated = marks.annotated_in(graph)
+        annotated = asked.asked_in(graph)
         pinned = marks.pinned_values()
         default = self.default()
         if not inputs and default is None:

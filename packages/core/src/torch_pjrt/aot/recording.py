@@ -20,32 +20,11 @@ from torch.utils._pytree import tree_leaves, tree_map
 from torch_pjrt.client import partition
 from torch_pjrt.client.shardings import Sharding
 from torch_pjrt.errors import LoweringError
-from torch_pjrt.graph.tape import Tape, Value, current, number_on, state
+from torch_pjrt.graph.tape import BorrowingTape, Tape, Value, current, number_on, state
 from torch_pjrt.graph.tensor_spec import contiguous_spec
 from torch_pjrt.run.sync import live_values
 from torch_pjrt.tensor.storage.buffer import Buffer, is_pjrt, wrap_sized
 from torch_pjrt.tensor.storage.view import value_of
-
-
-class AheadTape(Tape):
-    """A nested tape that remembers what the values it takes were on the tape outside."""
-
-    __slots__ = ("taken",)
-    borrows = True
-
-    def __init__(self) -> None:
-        super().__init__(nested=True)
-        self.taken: list[tuple[Value, Tape | None, int]] = []
-
-    def take(self, value: Value) -> int:
-        """As a tape does."""
-        self.taken.append((value, value.tape, value.number))
-        return super().take(value)
-
-    def give_back(self) -> None:
-        """All values that it took are on the tape outside again."""
-        for value, tape, number in reversed(self.taken):
-            value.tape, value.number = tape, number
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +60,11 @@ def recorded(fn: Callable[..., Any], args: Sequence[Any]) -> Iterator[RecordedSt
     buffers, gradients = _buffers(), _gradients()
     optimizers: dict[torch.optim.Optimizer, Any] = {}
     hook = register_optimizer_step_pre_hook(lambda o, *_: _remember(o, optimizers))
-    tapes: list[AheadTape] = []
+    tapes: list[BorrowingTape] = []
     pinned: Mapping[int, Sharding] = {}
     try:
         for run in (1, 2):
-            tape = state.tape = AheadTape()
+            tape = state.tape = BorrowingTape()
             tapes.append(tape)
             call, stand_ins, n_given = _call(fn, args)
             partitioner = partition.chosen.partitioner
@@ -148,7 +127,7 @@ def _call(
 
 
 def _recorded(
-    tape: AheadTape,
+    tape: BorrowingTape,
     results: Any,
     stand_ins: Sequence[StandIn],
     n_given: int,

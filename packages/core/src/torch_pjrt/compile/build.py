@@ -127,7 +127,7 @@ def _results(node: Node, inputs: list[Array], scope: Scope) -> Sequence[Array]:
         slots = [s for s in node.signature.args if isinstance(s, NumberSlot)]
         return (internal(node, *inputs, *map(number, slots)),)
     if isinstance(node.op, FunctionOp):
-        return node.op.compute(*inputs)
+        return node.op(*inputs)
     if node.op is ELEMENTS:
         return elements(inputs[0], node.signature.args[1])
     if isinstance(node.op, LoopOp):

@@ -23,7 +23,7 @@ from torch_pjrt.client.shardings import Sharding
 from torch_pjrt.compile.portable import VERSIONED, NotPortable, package_of, stamp, told, written
 from torch_pjrt.compile.precision import in_force
 from torch_pjrt.graph.graph import Graph, Node, Number
-from torch_pjrt.graph.signature import GraphOp, Signature
+from torch_pjrt.graph.signature import FunctionOp, GraphOp, Signature
 from torch_pjrt.lowering import CORE, added
 from torch_pjrt.lowering.value_annotations import ANNOTATE
 from torch_pjrt.observe.lines import are_in_programs
@@ -99,7 +99,9 @@ _signatures: Cache[int, str] = Cache("signatures as text", most=65_536)
 def _of_signature(signature: Signature) -> str:
     """Written out once for each signature of this process, as a digest."""
     if isinstance(signature.op, GraphOp):
-        return _of_graph(signature)
+        return _of_graph_op(signature)
+    if isinstance(signature.op, FunctionOp):
+        return _of_function_op(signature, signature.op)
     known = _signatures.get(signature.number)
     if known is None:
         s = signature
@@ -130,12 +132,30 @@ def _of_added_rule(signature: Signature) -> Iterator[str]:
         yield source if isinstance(source, str) else stamp(source)
 
 
-def _of_graph(signature: Signature) -> str:
+def _of_graph_op(signature: Signature) -> str:
     """The nodes of a graph that is one operator: its name says nothing."""
-    graph = signature.op.graph
     looks = written((signature.specs, signature.outs))
-    whole = "\n".join([looks, *map(_node, graph.nodes), str(graph.outputs)])
-    return hashlib.sha256(whole.encode()).hexdigest()[:32]
+    return _digest(looks, _graph(signature.op.graph))
+
+
+def _of_function_op(signature: Signature, op: FunctionOp) -> str:
+    """The code of an operator that is a function, and what else it depends on, where that is said."""
+    if op.of is None:
+        raise NotPortable(f"`{op.name}`, a function of this process,")
+    looks = written((signature.specs, signature.outs))
+    return _digest(
+        looks,
+        told(op.compute, f"`{op.name}`"),
+        *(_graph(x) if isinstance(x, Graph) else written(x) for x in op.of),
+    )
+
+
+def _graph(graph: Graph) -> str:
+    return "\n".join([written(graph.inputs), *map(_node, graph.nodes), str(graph.outputs)])
+
+
+def _digest(*parts: str) -> str:
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
 
 
 _grounds: dict[int, str] = session.own("what all programs of a client depend on", {})

@@ -19,6 +19,7 @@ or pending:
 
     state, current      `state.tape` is this thread's tape; current() one that is open
     Tape, onto          a nested tape records a graph; `onto(tape)` is the block in which it does
+    BorrowingTape       one that may use what is pending on the tape outside
     Value, Uploaded     arrays; Uploaded ones came from the host and know their range
     number_on           a value's number on a tape
     graph_of            the graph that a tape has recorded
@@ -97,7 +98,16 @@ if TYPE_CHECKING:
     from torch_pjrt.graph.graph import graph_of
     from torch_pjrt.graph.line import Line
     from torch_pjrt.graph.signature import FunctionOp, intern
-    from torch_pjrt.graph.tape import Tape, Uploaded, Value, current, number_on, onto, state
+    from torch_pjrt.graph.tape import (
+        BorrowingTape,
+        Tape,
+        Uploaded,
+        Value,
+        current,
+        number_on,
+        onto,
+        state,
+    )
     from torch_pjrt.lowering.narrow import without_x64
     from torch_pjrt.lowering.value_annotations import (
         Annotation,
@@ -140,6 +150,7 @@ if TYPE_CHECKING:
 __all__ = [
     "PRECISIONS",
     "Annotation",
+    "BorrowingTape",
     "Buffer",
     "FunctionOp",
     "Line",
@@ -218,7 +229,7 @@ _WHERE = {
     "graph.graph": "graph_of",
     "graph.line": "Line",
     "graph.signature": "FunctionOp intern",
-    "graph.tape": "Tape Uploaded Value current number_on onto state",
+    "graph.tape": "BorrowingTape Tape Uploaded Value current number_on onto state",
     "lowering.narrow": "without_x64",
     "observe.causes": "because",
     "observe.counters": "counters",

@@ -55,11 +55,14 @@ OUTSIDE = InternalOp("pjrt.outside")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FunctionOp:
-    """An operator that one user's function is: each object is an operator of its own.
+    """An operator that one function is: each object is an operator of its own.
 
     compute  takes the inputs as JAX arrays and gives the results, as many as the signature says.
+    of       what else it depends on, and is called with, before the inputs: plain values, specs, `Graph`s.
+             The function is then one that its module has under its name.
 
-    Programs with one are not kept on disk. The example records a barrier: XLA moves nothing across it.
+    Programs with one are kept on disk only where `of` is given. The example records a barrier: XLA moves
+    nothing across it.
 
         barrier = FunctionOp("mine.barrier", lambda *arrays: jax.lax.optimization_barrier(arrays))
         spec = contiguous_spec((3,), torch.float32)
@@ -69,6 +72,10 @@ class FunctionOp:
 
     name: str
     compute: Callable[..., Sequence[Any]]
+    of: tuple[Any, ...] | None = None
+
+    def __call__(self, *inputs: Any) -> Sequence[Any]:
+        return self.compute(*(self.of or ()), *inputs)
 
     def __str__(self) -> str:
         return self.name

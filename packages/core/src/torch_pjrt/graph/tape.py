@@ -249,6 +249,34 @@ class Tape:
             del self.values[of_values]
 
 
+class BorrowingTape(Tape):
+    """A nested tape that may use what is pending on the tape outside, which gets it back at the end.
+
+    with onto(tape := BorrowingTape()):
+        try:
+            ...
+        finally:
+            tape.give_back()
+    """
+
+    __slots__ = ("taken",)
+    borrows = True
+
+    def __init__(self) -> None:
+        super().__init__(nested=True)
+        self.taken: list[tuple[Value, Tape | None, int]] = []
+
+    def take(self, value: Value) -> int:
+        """As a tape does."""
+        self.taken.append((value, value.tape, value.number))
+        return super().take(value)
+
+    def give_back(self) -> None:
+        """All values that it took are on the tape outside again."""
+        for value, tape, number in reversed(self.taken):
+            value.tape, value.number = tape, number
+
+
 def _nobody_runs(x: Value | Tape) -> None:
     raise AssertionError(f"nothing that runs tapes is imported: {x}")
 

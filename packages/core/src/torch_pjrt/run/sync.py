@@ -110,7 +110,7 @@ def _sync(tape: Tape, cause: str) -> None:
 
 def _no_values(cause: str) -> LoweringError:
     return LoweringError(
-        "A decomposition needs the value of a tensor.",
+        "What is recorded as a part of a program needs the value of a tensor.",
         saw=f"a sync because of {cause}",
         expected="operators that can be recorded without looking at values",
     )
