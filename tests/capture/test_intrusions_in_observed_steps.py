@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,6 +20,8 @@ import torch
 import torch_pjrt
 from intrusions import intruding
 from torch_pjrt.errors import CaptureError
+from torch_pjrt.every_object import every
+from torch_pjrt.extend import Buffer, buffer_of
 
 # At each observed call (the second, the third, the check after 16 replays) so many places.
 PLACES = 1 << 30 if "TORCH_PJRT_INTERRUPTS" in os.environ else 4
@@ -174,8 +177,11 @@ def test_what_a_handler_does_in_each_observed_call_is_not_replayed(reads: str) -
     assert captured.replays == 5
 
 
-def test_threads_that_train_do_not_keep_a_step_from_being_captured() -> None:
-    """Another thread runs programs, captured steps, operators on the CPU, and writes to tensors."""
+def test_threads_that_train_do_not_change_what_a_step_is_captured_as() -> None:
+    """Another thread runs programs, captured steps, operators on the CPU, and writes to tensors.
+
+    What it binds anew while a call is observed has the next one observed again, until it rests.
+    """
     stop, failed = threading.Event(), []
     ready = threading.Barrier(2)
 
@@ -195,21 +201,46 @@ def test_threads_that_train_do_not_keep_a_step_from_being_captured() -> None:
 
     thread = threading.Thread(target=other)
     thread.start()
+    steps = [Counting() for _ in range(20)]
     try:
         ready.wait(60)
-        for _ in range(20):
-            counting = Counting()
-            for _ in range(
-                60
-            ):  # what the other thread binds anew meanwhile has a call observed again
-                if not counting.captured.replays:
-                    counting.run()
-            assert counting.captured.replays
-            counting.run(3)
-            assert counting.captured.restarts == []
+        for counting in steps:
+            counting.run(10)
     finally:
         stop.set()
         thread.join()
+    assert failed == []
+    for counting in steps:
+        counting.run(5)
+        assert counting.captured.replays
+        assert counting.captured.restarts == []
+
+
+def test_tuples_that_another_thread_builds_stay_its_own_while_all_objects_are_looked_at() -> None:
+    """Python raises `SystemError` when it resizes a tuple that somebody else holds."""
+    stop, failed = threading.Event(), []
+
+    def build() -> None:
+        try:
+            while not stop.is_set():
+                assert len(tuple(i for i in range(200))) == 200
+        except BaseException as error:
+            failed.append(error)
+
+    kept = torch.zeros(3, device="pjrt")
+    threads = [threading.Thread(target=build) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        for _ in range(100):
+            assert any(x is buffer_of(kept) for x in every(Buffer))
+    finally:
+        sys.setswitchinterval(interval)
+        stop.set()
+        for thread in threads:
+            thread.join()
     assert failed == []
 
 
@@ -253,7 +284,9 @@ def test_what_the_step_sees_may_change_on_another_thread_while_it_is_looked_at()
         for _ in range(200):
             try:
                 result = counting.captured(counting.one)
-            except CaptureError:  # before it ran anything
+            except CaptureError:  # before it ran anything, or after the check of a recording did
+                assert counting.weight[0].item() - counting.n in (0, 1)
+                counting.n = int(counting.weight[0].item())
                 continue
             counting.n += 1
             assert result.item() == 8.0 * counting.n

@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from torch_pjrt.client import partition
 from torch_pjrt.client.shardings import Sharding
 from torch_pjrt.errors import LoweringError
+from torch_pjrt.every_object import every
 from torch_pjrt.graph.tape import BorrowingTape, Tape, Value, current, number_on, state
 from torch_pjrt.graph.tensor_spec import contiguous_spec
 from torch_pjrt.run.sync import live_values
@@ -157,12 +158,12 @@ def _recorded(
 
 def _buffers() -> list[tuple[Buffer, tuple[Any, ...]]]:
     """Each buffer of this process and what it holds."""
-    return [(o, o.held()) for o in gc.get_objects() if issubclass(type(o), Buffer)]
+    return [(o, o.held()) for o in every(Buffer)]
 
 
 def _gradients() -> list[tuple[torch.Tensor, torch.Tensor | None]]:
     """Each tensor of the device that gradients are kept of, and its own."""
-    tensors = [o for o in gc.get_objects() if issubclass(type(o), torch.Tensor) and is_pjrt(o)]
+    tensors = [o for o in every(torch.Tensor) if is_pjrt(o)]
     return [(t, t.grad) for t in tensors if t.is_leaf and t.requires_grad]
 
 

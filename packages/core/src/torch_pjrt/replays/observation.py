@@ -6,14 +6,11 @@ state, arguments. The call itself runs as always.
 
 from __future__ import annotations
 
-import gc
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from itertools import compress, repeat
-from operator import is_
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,6 +18,7 @@ from torch.utils import _pytree as pytree
 
 from torch_pjrt.device import guard
 from torch_pjrt.errors import TorchPjrtError
+from torch_pjrt.every_object import every
 from torch_pjrt.graph.tape import Tape, Uploaded, Value
 from torch_pjrt.graph.tensor_spec import TensorSpec
 from torch_pjrt.interrupts.quiet import quiet
@@ -230,10 +228,6 @@ def observed(
             returned = call()
             syncing.sync("a captured step ends")
     with quiet():
-        on_main = thread == threading.main_thread().ident
-        is_rebound = _rebindings_of_others() != rebound or any(n % 2 for n in rebound.values())
-        if is_rebound or (on_main and handled.n_recorded != n_handlers):
-            seen.is_disturbed = True
         _object_to_traffic(seen, counted)
         if host_random_numbers() != drawn and _depends_on_host(seen):
             seen.objections.append("it draws random numbers on the host: a replay would not")
@@ -270,6 +264,11 @@ def observed(
                 "it returns a tensor that needs gradients, and its backward does not run inside: "
                 "call backward() in the step, or return a tensor that is detached"
             )
+        # At the end: until then what others bind anew may look like the step's doing.
+        on_main = thread == threading.main_thread().ident
+        is_rebound = _rebindings_of_others() != rebound or any(n % 2 for n in rebound.values())
+        if is_rebound or (on_main and handled.n_recorded != n_handlers):
+            seen.is_disturbed = True
     return returned, seen, lambda tensor: result_of(buffer_of(tensor).value)
 
 
@@ -401,9 +400,9 @@ def _hold_alone(buffer: Buffer) -> Value | None:
 def _buffers() -> dict[int, list[weakref.ref[Buffer]]]:
     """All live buffers that hold a value, by the id of that."""
     found: dict[int, list[weakref.ref[Buffer]]] = {}
-    every = gc.get_objects()
-    for x in [*compress(every, map(is_, map(type, every), repeat(Buffer)))]:
-        if (value := x.value) is not None:
+    for x in every(Buffer):
+        value = getattr(x, "value", None)  # another thread may be making it
+        if value is not None:
             found.setdefault(id(value), []).append(weakref.ref(x))
     return found
 
