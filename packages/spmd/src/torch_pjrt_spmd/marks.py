@@ -302,7 +302,10 @@ def _entries(how: NamedSharding, n_dims: int) -> list[Any]:
 
 
 def follow_optimizers() -> None:
-    """Have the state that optimizers make lie as the parameters do, from now on."""
+    """Have the state that optimizers make, or load, lie as the parameters do, from now on."""
+    from torch_pjrt_spmd.loaded_states import install  # imports what uses this
+
+    install()
     register_optimizer_step_pre_hook(lambda optimizer, args, kwargs: _optimizers.add(optimizer))
 
 

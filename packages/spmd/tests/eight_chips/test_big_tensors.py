@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -113,6 +114,7 @@ WRITES: dict[str, Callable[[nn.Module, torch.Tensor], Any]] = {
     "copy_": lambda m, x: m.w.data.copy_(x),  # type: ignore[union-attr]
     "copy_ of halves": lambda m, x: m.w.data.copy_(x.double()),  # type: ignore[union-attr]
     "copy_ of columns": lambda m, x: m.w.data.copy_(x.t().contiguous().t()),  # type: ignore[union-attr]
+    "copy_ of parts": lambda m, x: [m.w.data[:, i::2].copy_(x[:, i::2]) for i in (0, 1)],  # type: ignore[union-attr,index]
     "set": lambda m, x: m.w.data.__setitem__(..., x),  # type: ignore[union-attr]
 }
 
@@ -130,7 +132,7 @@ def test_content_from_the_host_goes_to_each_chip_in_its_part(
         WRITES[name](model, whole())
         torch_pjrt.sync()
 
-    assert uploads == [4 * N] * 8
+    assert uploads == ([2 * N] * 16 if name == "copy_ of parts" else [4 * N] * 8)
     assert torch.equal(model.w.detach().cpu(), whole())
 
 
@@ -148,6 +150,30 @@ def test_a_state_dict_is_assigned_in_parts(mesh: Mesh, uploads: list[int]) -> No
     assert torch.equal(model.weight.detach().cpu(), expected)
     model.weight.data = distribute_tensor(expected * 2, mesh, ("data", "model"))
     assert torch.equal(model.weight.detach().cpu(), expected * 2)
+
+
+def test_the_state_of_an_optimizer_is_loaded_in_parts(mesh: Mesh, uploads: list[int]) -> None:
+    model = nn.Linear(N // 64, 512, bias=False)
+    first = torch.optim.Adam(model.parameters())
+    model(torch.ones(1, N // 64)).sum().backward()
+    first.step()
+    state = copy.deepcopy(first.state_dict())
+    ours = nn.Linear(N // 64, 512, bias=False, device="meta").to_empty(device="pjrt")
+    mark_sharding(ours.weight, mesh, ("data", "model"))
+    ours.load_state_dict(model.state_dict())
+    second = torch.optim.Adam(ours.parameters())
+    uploads.clear()
+
+    second.load_state_dict(state)
+
+    assert uploads == [model.weight.nbytes // 8] * 16
+    for net, optimizer in ((model, first), (ours, second)):
+        net.weight.grad = torch.ones_like(net.weight)
+        optimizer.step()
+    assert torch.allclose(ours.weight.detach().cpu(), model.weight.detach(), atol=1e-6)
+    found = second.state[ours.weight]["exp_avg"]
+    assert torch.equal(found.cpu(), first.state[model.weight]["exp_avg"])
+    assert sharding_of(found) == sharding_of(ours.weight)
 
 
 def test_a_parameter_that_gets_other_data_stays_marked(mesh: Mesh) -> None:

@@ -116,10 +116,21 @@ def overwrite(tensor: torch.Tensor, source: torch.Tensor) -> None:
     """Write a CPU tensor into one of the device, of the same shape; each chip gets its part."""
     partitioner, sharding = partition.chosen.partitioner, None
     if partitioner is not None:
-        buffer = buffer_of(tensor)
-        if not buffer.viewed or spec_and_offset(tensor) == (buffer.spec, 0):
-            sharding = partitioner.of_buffer(buffer)
+        sharding = partitioner.of_buffer(buffer_of(tensor))
+        if sharding is not None and not _divides(sharding, tensor):
+            sharding = None
     store(tensor, upload(source, dtype=tensor.dtype, sharding=sharding))
+
+
+def _divides(sharding: jax.sharding.Sharding, tensor: torch.Tensor) -> bool:
+    """Whether a tensor, which may be a view of what lies like this, can lie like this, too."""
+    if tensor.dim() != len(buffer_of(tensor).spec.shape):
+        return False
+    try:
+        sharding.shard_shape(tuple(tensor.shape))
+    except ValueError:
+        return False
+    return True
 
 
 def put(host: np.ndarray, sharding: jax.sharding.Sharding | None = None) -> jax.Array:
