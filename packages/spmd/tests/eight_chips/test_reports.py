@@ -124,13 +124,24 @@ def whole_parameter(x: torch.Tensor, mesh: Mesh) -> torch.Tensor:
     return mark_sharding(torch.ones(4, 16, device="pjrt"), mesh, ()) @ x
 
 
+def whole_input(x: torch.Tensor, mesh: Mesh) -> torch.Tensor:
+    """Two inputs that are spread over one axis: one of them is gathered, as are weights that are sharded."""
+    return on(mesh, (32, 16), ("model", None)) @ x.T
+
+
 def summed(x: torch.Tensor, mesh: Mesh) -> torch.Tensor:
     return (x * 2).sum(0)
 
 
 @pytest.mark.parametrize(
     ("compute", "expected"),
-    [(part_of_rows, True), (marked_columns, False), (summed, False), (whole_parameter, False)],
+    [
+        (part_of_rows, True),
+        (marked_columns, False),
+        (summed, False),
+        (whole_parameter, False),
+        (whole_input, False),
+    ],
 )
 def test_resharding_is_what_moves_computed_values_where_no_mark_asks_for_it(
     compute: Marked, expected: bool, mesh: Mesh
