@@ -15,6 +15,8 @@ puts collectives where they are needed.
     shard_map           a function that each chip runs on its own parts of tensors, with collectives by the
                         name of an axis: psum, pmean, pmax, pmin, all_gather, reduce_scatter, all_to_all,
                         ppermute; axis_index, axis_size
+    ring_attention      attention over a sequence that chips share; pipeline: layers in stages;
+                        mixture_of_experts: experts on chips of their own
     sharding_of         how a tensor lies; a TensorSharding; placements_of: the same in PyTorch's words
     local_shards        what each chip has of it; LocalShards
     visualize_sharding  the same as a picture in the terminal, or in a file
@@ -43,15 +45,18 @@ from torch_pjrt_spmd.axis_collectives import (
 from torch_pjrt_spmd.device_mesh import init_device_mesh
 from torch_pjrt_spmd.distributing import distribute_module
 from torch_pjrt_spmd.exchanges import Collective, collectives
+from torch_pjrt_spmd.experts import mixture_of_experts
 from torch_pjrt_spmd.in_use import current_mesh, use_mesh
 from torch_pjrt_spmd.loader import DeviceLoader
 from torch_pjrt_spmd.mapping import shard_map
 from torch_pjrt_spmd.marking import clear_sharding, distribute_tensor, mark_sharding, shard_as
 from torch_pjrt_spmd.mesh import Mesh
 from torch_pjrt_spmd.parallelize import parallelize_module
+from torch_pjrt_spmd.pipelining import pipeline
 from torch_pjrt_spmd.placements import placements_of
 from torch_pjrt_spmd.redistributing import full_tensor, redistribute, to_local
 from torch_pjrt_spmd.reporting import ProgramReport, program_reports
+from torch_pjrt_spmd.ring import ring_attention
 from torch_pjrt_spmd.safetensors_files import CheckpointError, load_safetensors, save_safetensors
 from torch_pjrt_spmd.settings import config
 from torch_pjrt_spmd.sharding import (
@@ -93,7 +98,9 @@ __all__ = [
     "load_safetensors",
     "local_shards",
     "mark_sharding",
+    "mixture_of_experts",
     "parallelize_module",
+    "pipeline",
     "placements_of",
     "pmax",
     "pmean",
@@ -103,6 +110,7 @@ __all__ = [
     "psum",
     "redistribute",
     "reduce_scatter",
+    "ring_attention",
     "save_safetensors",
     "shard_as",
     "shard_map",
