@@ -1,6 +1,6 @@
 """The GPT of the demo on virtual chips: losses, bytes on a chip, collectives, and what the host does.
 
-    python benchmarks/many_chips.py [--steps 50] [--chips 1 8 64]
+    python benchmarks/many_chips.py [--steps 50] [--chips 1 8 64 256]
 
 Each row is a process of its own. Virtual chips share the machine's cores: steps do not get faster by more
 of them, and how long one takes says nothing. What counts is that losses agree, what a chip holds, which
@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import statistics
 import subprocess
 import sys
@@ -23,14 +22,14 @@ from pathlib import Path
 from typing import Any
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
-COLLECTIVES = ("all-gather", "all-reduce", "all-to-all", "collective-permute", "reduce-scatter")
+BATCH = 8  # so many chips at most share it; the others of a larger mesh have copies
 N_TIMED = 10
 
 
 def data_parallel(model: Any, n_chips: int) -> Any:
     from torch_pjrt_spmd import Mesh
 
-    return Mesh((n_chips,), ("data",))
+    return Mesh((min(n_chips, BATCH), max(1, n_chips // BATCH)), ("data", "more"))
 
 
 def tensor_parallel(model: Any, n_chips: int) -> Any:
@@ -43,6 +42,22 @@ def tensor_parallel(model: Any, n_chips: int) -> Any:
             mark_sharding(by_column.bias, mesh, ("model",))
         for by_row in (block.attention.output, block.down):
             mark_sharding(by_row.weight, mesh, (None, "model"))
+    return mesh
+
+
+def sequence_parallel(model: Any, n_chips: int) -> Any:
+    from torch_pjrt_spmd import Mesh, mark_sharding
+
+    mesh = Mesh((2, 2, n_chips // 4), ("data", "sequence", "model"))
+    for block in model.blocks:
+        for by_column in (block.attention.inputs, block.up):
+            mark_sharding(by_column.weight, mesh, ("model", None))
+            mark_sharding(by_column.bias, mesh, ("model",))
+        for by_row in (block.attention.output, block.down):
+            mark_sharding(by_row.weight, mesh, (None, "model"))
+        block.register_forward_hook(
+            lambda block, args, y: mark_sharding(y, mesh, ("data", "sequence", None))
+        )
     return mesh
 
 
@@ -59,6 +74,7 @@ def fully_sharded(model: Any, n_chips: int) -> Any:
 WAYS: dict[str, Callable[[Any, int], Any]] = {
     "data": data_parallel,
     "data x tensor": tensor_parallel,
+    "data x sequence x tensor": sequence_parallel,
     "fully sharded": fully_sharded,
 }
 
@@ -70,7 +86,7 @@ def run(way: str, n_chips: int, steps: int) -> dict[str, Any]:
 
     import torch_pjrt
     import train_gpt
-    from torch_pjrt.extend import add_program_hooks, counters
+    from torch_pjrt.extend import add_program_hooks, counters, each_collective
     from torch_pjrt_spmd import distribute_tensor, local_shards, use_mesh
 
     texts: list[str] = []
@@ -90,11 +106,7 @@ def run(way: str, n_chips: int, steps: int) -> dict[str, Any]:
             start = time.perf_counter()
             losses.append(next(begun))
             times.append(time.perf_counter() - start)
-    found = Counter(
-        name
-        for name in COLLECTIVES
-        for _ in re.finditer(rf"= [^=\n]*? {name}(-start)?\(", texts[-1])
-    )
+    found = Counter(name for name, _, _ in each_collective(texts[-1]))
     parameters = list(model.parameters())
     return {
         "losses": [loss.item() for loss in losses],
@@ -123,7 +135,7 @@ def in_a_process(way: str, n_chips: int, steps: int) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=50)
-    parser.add_argument("--chips", type=int, nargs="+", default=[1, 8, 64])
+    parser.add_argument("--chips", type=int, nargs="+", default=[1, 8, 64, 256])
     parser.add_argument("--child", choices=WAYS, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.child:
