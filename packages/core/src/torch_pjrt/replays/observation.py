@@ -401,6 +401,8 @@ def _buffers() -> dict[int, list[weakref.ref[Buffer]]]:
     """All live buffers that hold a value, by the id of that."""
     found: dict[int, list[weakref.ref[Buffer]]] = {}
     for x in every(Buffer):
+        if type(x) is not Buffer:  # to read the value of a padded one would end its padding
+            continue
         value = getattr(x, "value", None)  # another thread may be making it
         if value is not None:
             found.setdefault(id(value), []).append(weakref.ref(x))
