@@ -28,7 +28,7 @@ from torch_pjrt.tensor.storage.buffer import Buffer, is_pjrt, wrap_sized
 from torch_pjrt.tensor.storage.view import value_of
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class RecordedStep:
     """A function on a tape.
 
