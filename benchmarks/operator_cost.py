@@ -15,9 +15,8 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from rich.console import Console
@@ -27,30 +26,16 @@ import torch_pjrt
 
 sys.path.insert(0, str(Path(__file__).parent / "training_steps"))
 
+from operator_stretches import OPERATORS, stretch_us
+
 from models import WORKLOADS, read_data, write_data
 from ways import Traced, by_pjrt
 
-OPERATORS: dict[str, tuple[Callable[..., Any], int]] = {  # what is called, on how many tensors
-    "add": (torch.add, 2),
-    "mm": (torch.mm, 2),
-    "relu": (torch.relu, 1),
-    "add_": (torch.Tensor.add_, 2),
-    "t()": (torch.Tensor.t, 1),
-}
 CALLS = 400  # in a stretch; far fewer than the tape holds before it is run
 
 
-def stretch_us(call: Callable[..., Any], n_tensors: int, device: str) -> float:
-    """Microseconds of one call, the mean over a stretch on fresh tensors."""
-    tensors = [torch.ones(4, 4).to(device) for _ in range(n_tensors)]
-    torch_pjrt.sync()
-    start = time.perf_counter()
-    for _ in range(CALLS):
-        call(*tensors)
-    seconds = time.perf_counter() - start
-    del tensors  # before the sync, or what was written to them would be computed
-    torch_pjrt.sync()
-    return seconds / CALLS * 1e6
+def _ones(device: str) -> torch.Tensor:
+    return torch.ones(4, 4).to(device)
 
 
 def operators_us(rounds: int) -> dict[tuple[str, str], list[float]]:
@@ -60,7 +45,7 @@ def operators_us(rounds: int) -> dict[tuple[str, str], list[float]]:
     }
     for _ in range(rounds + 1):
         for (name, device), seen in costs.items():
-            seen.append(stretch_us(*OPERATORS[name], device))
+            seen.append(stretch_us(*OPERATORS[name], partial(_ones, device), n_calls=CALLS))
     return {key: seen[1:] for key, seen in costs.items()}
 
 

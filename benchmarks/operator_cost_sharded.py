@@ -14,14 +14,15 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
-import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
 os.environ["PJRT_DEVICE"] = "CPU"
 
 import torch
+from operator_stretches import OPERATORS, stretch_us
 from rich.console import Console
 from rich.table import Table
 from torch.distributed.device_mesh import init_device_mesh
@@ -29,21 +30,12 @@ from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor import distribute_tensor as distribute_dtensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-import torch_pjrt
 from torch_pjrt_spmd import Mesh, distribute_tensor, redistribute
 
 CALLS = 200  # in a stretch; far fewer than the tape holds before it is run
 WARM = 20
 PLACEMENTS = (Shard(0), Replicate())
 NAMES = ("data", "model")
-
-OPERATORS: dict[str, tuple[Callable[..., Any], int]] = {  # what is called, on how many tensors
-    "add": (torch.add, 2),
-    "mm": (torch.mm, 2),
-    "relu": (torch.relu, 1),
-    "add_": (torch.Tensor.add_, 2),
-    "t()": (torch.Tensor.t, 1),
-}
 
 
 def ways() -> dict[str, tuple[Callable[[torch.Tensor], Any], Callable[[Any], Any]]]:
@@ -66,21 +58,6 @@ def ways() -> dict[str, tuple[Callable[[torch.Tensor], Any], Callable[[Any], Any
     }
 
 
-def stretch_us(call: Callable[..., Any], n_tensors: int, make: Callable[..., Any]) -> float:
-    """Microseconds of one call, the mean over a stretch on fresh tensors."""
-    tensors = [make(torch.ones(8, 8)) for _ in range(n_tensors)]
-    for _ in range(WARM):
-        call(*tensors)
-    torch_pjrt.sync()
-    start = time.perf_counter()
-    for _ in range(CALLS):
-        call(*tensors)
-    seconds = time.perf_counter() - start
-    del tensors  # before the sync, or what was written to them would be computed
-    torch_pjrt.sync()
-    return seconds / CALLS * 1e6
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         description="The cost of one operator on tensors of many chips."
@@ -94,7 +71,12 @@ def main() -> None:
         for name in (*OPERATORS, "redistribute"):
             for way in [*list(known)[first:], *list(known)[:first]]:
                 make, move = known[way]
-                spent = stretch_us(*OPERATORS.get(name, (move, 1)), make)
+                spent = stretch_us(
+                    *OPERATORS.get(name, (move, 1)),
+                    partial(lambda make: make(torch.ones(8, 8)), make),
+                    n_calls=CALLS,
+                    n_warm=WARM,
+                )
                 costs.setdefault((name, way), []).extend([spent] if turn else [])
     unit = costs["add", "eager CPU"]
     table = Table(

@@ -90,8 +90,7 @@ def reduce_scatter(x: torch.Tensor, axes: Axes, dim: int = 0) -> torch.Tensor:
     `ShardingError` for a dim that the chips do not divide.
     """
     sizes = _sizes(axes)
-    _divided(x, _dim(x, dim), sizes)
-    return _ops.reduce_scatter(x, list(sizes), prod(sizes.values()), _dim(x, dim))
+    return _ops.reduce_scatter(x, list(sizes), prod(sizes.values()), _divided(x, dim, sizes))
 
 
 def all_to_all(x: torch.Tensor, axes: Axes, split_dim: int, concat_dim: int) -> torch.Tensor:
@@ -100,8 +99,7 @@ def all_to_all(x: torch.Tensor, axes: Axes, split_dim: int, concat_dim: int) -> 
     `ShardingError` for a dim that the chips do not divide.
     """
     sizes = _sizes(axes)
-    _divided(x, _dim(x, split_dim), sizes)
-    split, concat = _dim(x, split_dim), _dim(x, concat_dim)
+    split, concat = _divided(x, split_dim, sizes), _dim(x, concat_dim)
     return _ops.all_to_all(x, list(sizes), prod(sizes.values()), split, concat)
 
 
@@ -162,13 +160,14 @@ def _dim(x: torch.Tensor, dim: int) -> int:
     return dim % x.dim()
 
 
-def _divided(x: torch.Tensor, dim: int, sizes: Mapping[str, int]) -> None:
-    n = prod(sizes.values())
+def _divided(x: torch.Tensor, dim: int, sizes: Mapping[str, int]) -> int:
+    dim, n = _dim(x, dim), prod(sizes.values())
     if x.shape[dim] % n:
         raise ShardingError(
             f"Dim {dim} has {x.shape[dim]} elements, which {n} chips do not divide.",
             saw=f"a part of {list(x.shape)}, the axes {', '.join(map(repr, sizes))}",
         )
+    return dim
 
 
 # Rules. JAX takes the names of several axes as a tuple.

@@ -5,11 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import Any
+
+from torch.utils._pytree import tree_leaves
 
 from torch_pjrt_spmd.mesh import Mesh
 from torch_pjrt_spmd.spec import Entry, ShardingError, Spec, axes_of, checked
 
 Entries = tuple[Entry, ...]
+
+
+def first_dims(tensors: Any) -> set[int]:
+    """The sizes of the first dims of all tensors in a tree; 0 for one without dims."""
+    return {leaf.shape[0] if leaf.dim() else 0 for leaf in tree_leaves(tensors)}
 
 
 @dataclass(frozen=True)
@@ -30,13 +38,10 @@ class Cut:
 
     def entries_of_part(self, shape: Sequence[int], spec: Spec) -> Entries:
         """The spec by which parts of this shape are put together."""
-        padded = [*spec, *[None] * (len(shape) - len(spec))] if not isinstance(spec, str) else spec
-        if isinstance(padded, str) or len(padded) > len(shape):
-            return self.entries(shape, spec)  # which refuses it
-        for name in [n for entry in padded for n in _axes(entry)]:
-            if name not in self.mesh.axis_names:
-                return self.entries(shape, spec)
-        whole = [d * self._n(_axes(entry)) for d, entry in zip(shape, padded, strict=True)]
+        sizes = dict(zip(self.mesh.axis_names, self.mesh.shape, strict=True))
+        whole = list(shape)
+        for dim, entry in enumerate(spec[: len(whole)]):  # what it should not name is refused below
+            whole[dim] *= prod(sizes.get(name, 1) for name in axes_of(entry))
         return self.entries(whole, spec)
 
     def part(self, shape: Sequence[int], entries: Entries) -> tuple[int, ...]:
@@ -68,7 +73,3 @@ class Cut:
                     expected=f"axes of {self.names}, those that `axis_names` says",
                 )
         return entries
-
-
-def _axes(entry: str | Sequence[str] | None) -> tuple[str, ...]:
-    return axes_of(entry if entry is None or isinstance(entry, str) else tuple(entry))

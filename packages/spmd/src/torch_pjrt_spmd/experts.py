@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
-from torch.utils._pytree import tree_leaves
 
 from torch_pjrt_spmd.any_mesh import as_mesh
 from torch_pjrt_spmd.axis_collectives import all_to_all
+from torch_pjrt_spmd.cut import first_dims
 from torch_pjrt_spmd.mapping import shard_map
 from torch_pjrt_spmd.spec import ShardingError
 
@@ -48,7 +48,7 @@ def mixture_of_experts(
     (2020).
     """
     n_experts = logits.shape[-1]
-    counts = {leaf.shape[0] if leaf.dim() else 0 for leaf in tree_leaves(parameters)}
+    counts = first_dims(parameters)
     if counts != {n_experts} or tokens.dim() != 2 or logits.shape != (len(tokens), n_experts):
         raise ShardingError(
             "Tokens, logits and parameters of a mixture of experts do not fit each other.",

@@ -9,6 +9,7 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
 from torch_pjrt_spmd.axis_collectives import axis_index, axis_size, ppermute, psum
+from torch_pjrt_spmd.cut import first_dims
 from torch_pjrt_spmd.mapping import shard_map
 from torch_pjrt_spmd.spec import ShardingError
 
@@ -45,7 +46,7 @@ def pipeline(
             f"The batch has {x.shape[0]} elements, which {n_microbatches} microbatches do not divide.",
             saw=f"a tensor of {list(x.shape)}",
         )
-    counts = {leaf.shape[0] if leaf.dim() else 0 for leaf in tree_leaves(parameters)}
+    counts = first_dims(parameters)
     if len(counts) != 1:
         raise ShardingError(
             "The first dim of all parameters of a pipeline counts its layers.",

@@ -82,9 +82,9 @@ def joined(before: Sequence[Entry], entries: Sequence[Entry], mesh: SubMesh) -> 
     return tuple(found)
 
 
-def axes_of(entry: Entry) -> tuple[str, ...]:
+def axes_of(entry: str | Sequence[str] | None) -> tuple[str, ...]:
     """The names in an entry."""
-    return () if entry is None else (entry,) if isinstance(entry, str) else entry
+    return () if entry is None else (entry,) if isinstance(entry, str) else tuple(entry)
 
 
 def partition_spec(entries: Sequence[Entry]) -> jax.sharding.PartitionSpec:
