@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import torch_pjrt
+from fake_device import Fake
 from torch_pjrt import cli, lazy
 from torch_pjrt.errors import AbsentOperator, BrokenModule, DuplicateLowering
 from torch_pjrt.lowering import CORE, LoweringTable
@@ -169,17 +170,7 @@ def test_kernels_are_left_out_as_rows_are() -> None:
 
 
 def of_device(name: str, *ops: object) -> ModuleType:
-    class Fake(Device):
-        priority = 0
-
-        def objection(self) -> str | None:
-            return None
-
-        def start(self) -> list[object]:
-            raise AssertionError("started")
-
-    device = Fake()
-    device.name = name
+    device = Fake(name)
 
     @impl
     def torch_pjrt_devices() -> list[Device]:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from fake_device import Fake
 from torch_pjrt import cli
 from torch_pjrt.lowering import LoweringTable
 from torch_pjrt.plugin import Device, core, impl
@@ -16,21 +17,6 @@ from torch_pjrt.plugin.discovery import Broken, Origin
 from torch_pjrt.plugin.host import Host
 
 aten = torch.ops.aten
-
-
-class Fake(Device):
-    """A device that is never started."""
-
-    def __init__(self, name: str, priority: int = 0, objection: str | None = None) -> None:
-        self.name = name
-        self.priority = priority
-        self._objection = objection
-
-    def objection(self) -> str | None:
-        return self._objection
-
-    def start(self) -> Sequence[Any]:
-        raise AssertionError("started")
 
 
 def plugin(*devices: Device, lowers: Any = None) -> ModuleType:

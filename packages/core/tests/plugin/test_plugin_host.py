@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+from fake_device import Fake
 from torch_pjrt.errors import (
     DuplicateDevice,
     DuplicateLowering,
@@ -28,21 +29,6 @@ from torch_pjrt.plugin import Device, ForeignCalls, core, impl, spec
 from torch_pjrt.plugin.host import Host, hook_names
 
 aten = torch.ops.aten
-
-
-class Fake(Device):
-    """A device that is never started."""
-
-    def __init__(self, name: str, priority: int = 0, objection: str | None = None) -> None:
-        self.name = name
-        self.priority = priority
-        self._objection = objection
-
-    def objection(self) -> str | None:
-        return self._objection
-
-    def start(self) -> Sequence[Any]:
-        raise AssertionError("started")
 
 
 @dataclass(frozen=True)
