@@ -19,8 +19,8 @@ USERS = """
 PLUGIN = """
     AutocastRules Builder Capabilities Device Draw TensorSpec ForeignCalls Graph GraphOp LoopOp Lowering
     LoweringTable Node Number NumberSlot Option Options Pass Processes Ref Signature Slot Stage aten client
-    client_options compile_only_chips contiguous_spec spec_of gpu_options impl library_chips platform_chips
-    platforms_of_plugins prims rewritten run_passes separate_cpu_chips
+    client_options compile_only_chips contiguous_spec cpu_chips spec_of gpu_options impl library_chips
+    platform_chips platforms_of_plugins prims rewritten run_passes separate_cpu_chips
     """
 RULES = """
     Attention AttentionBackward Convolution Groups Promote attention attention_backward axes convolution
@@ -34,7 +34,7 @@ EXTEND = """
     counters
     create_empty_tensor current cut define_annotation forget_programs donate download_parts
     each_collective target_chips graph_of host_array intern
-    is_pjrt keep_dynamo_out placed set_partitioner
+    choose_run is_pjrt joined_run keep_dynamo_out placed set_partitioner
     lazy_attribute spec_and_offset lowers number_key number_on onto padding
     precision_in_force put record record_call run_on_cpu start state store traced upload upload_parts value_of
     deferred_checks_of deferred_checks with_precision without_x64 wrap wrap_sized

@@ -14,6 +14,7 @@ from torch_pjrt.plugin import (
     ForeignCalls,
     LoweringTable,
     client_options,
+    cpu_chips,
     impl,
     separate_cpu_chips,
 )
@@ -40,8 +41,6 @@ class Cpu(Device):
         return None
 
     def start(self) -> Sequence[jax.Device]:  # pyright: ignore[reportInvalidTypeForm]
-        import jax
-
         if given := client_options():
             raise DeviceError(
                 "The client of the CPU takes no options.",
@@ -50,7 +49,7 @@ class Cpu(Device):
             )
         try:
             with threads_for_virtual_chips():
-                return jax.local_devices(backend="cpu")
+                return cpu_chips()
         except (RuntimeError, AssertionError):
             # JAX_PLATFORMS leaves the CPU out, or names something that fails.
             return separate_cpu_chips()

@@ -66,6 +66,8 @@ The process:
 
     start               start the device and register its kernels
     client              the device at work
+    choose_run          which run of several processes it is to start as a part of: a `Processes` of
+                        `torch_pjrt.plugin`; joined_run: the one that it has joined
     forget_programs     empty the cache of programs, in tests and benchmarks
     counters, because   what is counted for `report()`; the cause of syncs in a block
     StandIn             another function in the place of one of PyTorch's, on one thread, for a while
@@ -119,6 +121,8 @@ if TYPE_CHECKING:
     from torch_pjrt.observe.counters import counters
     from torch_pjrt.observe.tables import Table
     from torch_pjrt.passes.merge_equal import number_key
+    from torch_pjrt.plugin.processes import choose_run
+    from torch_pjrt.plugin.processes import joined as joined_run
     from torch_pjrt.run.deferred_checks import Refusal, deferred_checks
     from torch_pjrt.run.sync import cut
     from torch_pjrt.stand_ins import StandIn
@@ -171,6 +175,7 @@ __all__ = [
     "append",
     "because",
     "buffer_of",
+    "choose_run",
     "client",
     "content",
     "counters",
@@ -188,6 +193,7 @@ __all__ = [
     "host_array",
     "intern",
     "is_pjrt",
+    "joined_run",
     "keep_dynamo_out",
     "lazy_attribute",
     "lowers",
@@ -241,6 +247,7 @@ _WHERE = {
     "client.placing": "placed",
     "aot.compiled": "each_collective",
     "aot.targets": "target_chips",
+    "plugin.processes": "choose_run joined_run=joined",
     "run.sync": "cut",
     "run.deferred_checks": "Refusal deferred_checks",
     "stand_ins": "StandIn",

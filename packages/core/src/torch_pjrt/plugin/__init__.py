@@ -23,7 +23,8 @@ Passes:
 
 Clients of hardware, for `Device.start` and `Device.compile_only_chips`:
 
-    library_chips, platform_chips, separate_cpu_chips, compile_only_chips, platforms_of_plugins, gpu_options
+    library_chips, platform_chips, cpu_chips, separate_cpu_chips, compile_only_chips, platforms_of_plugins,
+    gpu_options
     client_options  what TORCH_PJRT_CLIENT_OPTIONS says, over a plugin's own; Option, Options are its types
 
 Errors are in `torch_pjrt.errors`, help for tests in `torch_pjrt.testing`.
@@ -48,6 +49,7 @@ from torch_pjrt.plugin.device import Device
 from torch_pjrt.plugin.foreign_calls import ForeignCalls
 from torch_pjrt.plugin.jax_backend import (
     compile_only_chips,
+    cpu_chips,
     gpu_options,
     library_chips,
     platform_chips,
@@ -89,6 +91,7 @@ __all__ = [
     "client_options",
     "compile_only_chips",
     "contiguous_spec",
+    "cpu_chips",
     "gpu_options",
     "impl",
     "library_chips",

@@ -22,6 +22,11 @@ from torch_pjrt.options import Options, client_options
 if TYPE_CHECKING:
     import jax
 
+    from torch_pjrt.plugin.processes import Processes
+
+# A time limit of the coordinator's in seconds that is never reached.
+_NEVER = 10_000_000
+
 # The entry points by which JAX finds PJRT plugins.
 JAX_GROUP = "jax_plugins"
 
@@ -35,6 +40,19 @@ def separate_cpu_chips() -> Sequence[jax.Device]:  # pyright: ignore[reportInval
     from jax._src import xla_bridge
 
     return xla_bridge.make_cpu_client().local_devices()
+
+
+def cpu_chips() -> Sequence[jax.Device]:  # pyright: ignore[reportInvalidTypeForm]
+    """The chips of JAX's own CPU client; of a new one, where JAX's was made before the process joined a run.
+
+    Raises what JAX raises where JAX_PLATFORMS leaves the CPU out.
+    """
+    import jax
+
+    is_alone = started_by_jax("cpu") is not None and jax.process_count("cpu") == 1
+    if is_alone and jax.distributed.is_initialized():
+        return separate_cpu_chips()
+    return jax.local_devices(backend="cpu")
 
 
 def library_chips(name: str, path: str, defaults: Options | None = None) -> Sequence[jax.Device]:  # pyright: ignore[reportInvalidTypeForm]
@@ -107,6 +125,55 @@ def jax_plugins() -> Sequence[EntryPoint]:
     """The installed PJRT plugins for JAX, by entry point. Imports neither them nor JAX."""
     found = {e.value: e for e in entry_points(group=JAX_GROUP)}
     return sorted(found.values(), key=lambda e: e.name)
+
+
+def join_run(port: int, near_port: int, processes: Processes, timeout: int) -> None:
+    """Make JAX part of a run of several processes, as `jax.distributed.initialize()` does.
+
+    port       of the coordinator, which the first process starts.
+    near_port  of this host, by which the coordinator is reached.
+    timeout    how long to wait for the others, in seconds.
+
+    Other than JAX's own function, this leaves it to us to find processes that are gone, never waits at exit,
+    and does not end the process where the coordinator goes.
+    """
+    import atexit
+    import ctypes
+
+    from jax._src import distributed
+    from jax._src.lib import _jax  # pyright: ignore[reportPrivateImportUsage]
+
+    run = distributed.global_state
+    if processes.index == 0:
+        run.service = _jax.get_distributed_runtime_service(
+            f"[::]:{port}", processes.count, heartbeat_timeout=_NEVER, shutdown_timeout=1
+        )
+        # Others may need it when this process ends: it is never taken down, only gone.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(run.service))
+    run.client = _jax.get_distributed_runtime_client(
+        f"127.0.0.1:{near_port}",
+        processes.index,
+        init_timeout=timeout,
+        heartbeat_timeout=_NEVER,
+        shutdown_timeout=1,
+        shutdown_on_destruction=False,
+        use_compression=True,
+    )
+    run.client.connect()
+    run.process_id, run.num_processes = processes.index, processes.count
+    run.coordinator_address = processes.coordinator
+    if processes.local_chips is not None:
+        import jax
+
+        visible = ",".join(map(str, processes.local_chips))
+        jax.config.update("jax_cuda_visible_devices", visible)
+        jax.config.update("jax_rocm_visible_devices", visible)
+
+    def leave() -> None:
+        """JAX would wait for the others here."""
+        run.service = run.client = None
+
+    atexit.register(leave)
 
 
 def compile_only_chips(platform: str, name: str = "", **options: Any) -> Sequence[jax.Device]:  # pyright: ignore[reportInvalidTypeForm]

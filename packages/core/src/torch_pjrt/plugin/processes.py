@@ -11,10 +11,15 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from torch_pjrt.errors import SettingError
+from torch_pjrt.errors import DeviceError, SettingError
+from torch_pjrt.plugin.steady_line import steady_line
+from torch_pjrt.session import session
 
 _ADDRESS, _COUNT = "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES"
 _ID, _CHIPS = "JAX_PROCESS_ID", "JAX_LOCAL_DEVICE_IDS"
+
+# How long a process waits for the others when it joins.
+_START_SECONDS = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +69,37 @@ def of_environment(environment: Mapping[str, str] = os.environ) -> Processes | N
     return Processes(given[_ADDRESS], *numbers, local)
 
 
+class _Run:
+    """The run that this process is part of, or is to be part of when its device starts."""
+
+    def __init__(self) -> None:
+        self.chosen: Processes | None = None
+        self.joined: Processes | None = None
+
+
+_run = session.own("the run of several processes", _Run())
+
+
+def choose_run(processes: Processes) -> None:
+    """Have the device start as a part of this run, whatever the environment says.
+
+    The first process then serves as coordinator, on the port of `processes.coordinator`. Raises
+    `DeviceError` where the process is part of another run.
+    """
+    if _run.joined not in (None, processes):
+        raise DeviceError(
+            "This process is part of a run already.",
+            saw=f"{_run.joined}",
+            expected=f"{processes}",
+        )
+    _run.chosen = processes
+
+
+def joined() -> Processes | None:
+    """The run that this process has joined; None if it is alone. `of_environment` says who is to join."""
+    return _run.joined
+
+
 def join(processes: Processes | None) -> None:
     """Have the clients that this process makes be part of the run; waits until all processes are there.
 
@@ -71,11 +107,15 @@ def join(processes: Processes | None) -> None:
     """
     import jax
 
-    if processes is None or processes.count < 2 or jax.distributed.is_initialized():
+    processes = _run.chosen or processes
+    if processes is None or processes.count < 2:
         return
-    jax.distributed.initialize(
-        processes.coordinator,
-        processes.count,
-        processes.index,
-        list(processes.local_chips) if processes.local_chips is not None else None,
-    )
+    if not jax.distributed.is_initialized():
+        from torch_pjrt.plugin.jax_backend import join_run  # which imports JAX
+
+        host, _, port = processes.coordinator.rpartition(":")
+        if processes.index == 0:
+            host = "127.0.0.1"
+        near = steady_line(host.strip("[]"), int(port), _START_SECONDS)
+        join_run(int(port), near, processes, _START_SECONDS)
+    _run.joined = processes
