@@ -150,7 +150,7 @@ def join_run(port: int, near_port: int, processes: Processes, timeout: int) -> N
         )
         # Others may need it when this process ends: it is never taken down, only gone.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(run.service))
-    run.client = _jax.get_distributed_runtime_client(
+    run.client = found = _jax.get_distributed_runtime_client(
         f"127.0.0.1:{near_port}",
         processes.index,
         init_timeout=timeout,
@@ -159,7 +159,7 @@ def join_run(port: int, near_port: int, processes: Processes, timeout: int) -> N
         shutdown_on_destruction=False,
         use_compression=True,
     )
-    run.client.connect()
+    found.connect()
     run.process_id, run.num_processes = processes.index, processes.count
     run.coordinator_address = processes.coordinator
     if processes.local_chips is not None:
