@@ -38,6 +38,7 @@ NAMES = {
 # What the session owns, by module: the names that it is held by.
 OWNED = """
 aot.targets._known autoload._loading
+plugin.processes._run plugin.steady_line._silent
 client.client._running client.memory._peak client.partition.chosen client.wait._last
 compile.fingerprint._grounds compile.foreign_calls._set_up compile.hooks.hooks
 compile.likely_inputs._recent compile.programs._programs compile.saved._stores

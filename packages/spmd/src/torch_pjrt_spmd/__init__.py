@@ -29,46 +29,53 @@ puts collectives where they are needed.
 
 from __future__ import annotations
 
-from torch_pjrt_spmd.any_mesh import as_mesh
-from torch_pjrt_spmd.axis_collectives import (
-    all_gather,
-    all_to_all,
-    axis_index,
-    axis_size,
-    pmax,
-    pmean,
-    pmin,
-    ppermute,
-    psum,
-    reduce_scatter,
-)
-from torch_pjrt_spmd.device_mesh import init_device_mesh
-from torch_pjrt_spmd.distributing import distribute_module
-from torch_pjrt_spmd.exchanges import Collective, collectives
-from torch_pjrt_spmd.experts import mixture_of_experts
-from torch_pjrt_spmd.in_use import current_mesh, use_mesh
-from torch_pjrt_spmd.loader import DeviceLoader
-from torch_pjrt_spmd.mapping import shard_map
-from torch_pjrt_spmd.marking import clear_sharding, distribute_tensor, mark_sharding, shard_as
-from torch_pjrt_spmd.mesh import Mesh
-from torch_pjrt_spmd.parallelize import parallelize_module
-from torch_pjrt_spmd.pipelining import pipeline
-from torch_pjrt_spmd.placements import placements_of
-from torch_pjrt_spmd.redistributing import full_tensor, redistribute, to_local
-from torch_pjrt_spmd.reporting import ProgramReport, program_reports
-from torch_pjrt_spmd.ring import ring_attention
-from torch_pjrt_spmd.safetensors_files import CheckpointError, load_safetensors, save_safetensors
-from torch_pjrt_spmd.settings import config
-from torch_pjrt_spmd.sharding import (
-    LocalShard,
-    TensorSharding,
-    local_shards,
-    sharding_of,
-    visualize_sharding,
-)
-from torch_pjrt_spmd.spec import ShardingError
-from torch_pjrt_spmd.sub_mesh import SubMesh
-from torch_pjrt_spmd.warn import ShardingWarning
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch_pjrt_spmd.any_mesh import as_mesh
+    from torch_pjrt_spmd.axis_collectives import (
+        all_gather,
+        all_to_all,
+        axis_index,
+        axis_size,
+        pmax,
+        pmean,
+        pmin,
+        ppermute,
+        psum,
+        reduce_scatter,
+    )
+    from torch_pjrt_spmd.device_mesh import init_device_mesh
+    from torch_pjrt_spmd.distributing import distribute_module
+    from torch_pjrt_spmd.exchanges import Collective, collectives
+    from torch_pjrt_spmd.experts import mixture_of_experts
+    from torch_pjrt_spmd.in_use import current_mesh, use_mesh
+    from torch_pjrt_spmd.loader import DeviceLoader
+    from torch_pjrt_spmd.mapping import shard_map
+    from torch_pjrt_spmd.marking import clear_sharding, distribute_tensor, mark_sharding, shard_as
+    from torch_pjrt_spmd.mesh import Mesh
+    from torch_pjrt_spmd.parallelize import parallelize_module
+    from torch_pjrt_spmd.pipelining import pipeline
+    from torch_pjrt_spmd.placements import placements_of
+    from torch_pjrt_spmd.redistributing import full_tensor, redistribute, to_local
+    from torch_pjrt_spmd.reporting import ProgramReport, program_reports
+    from torch_pjrt_spmd.ring import ring_attention
+    from torch_pjrt_spmd.safetensors_files import (
+        CheckpointError,
+        load_safetensors,
+        save_safetensors,
+    )
+    from torch_pjrt_spmd.settings import config
+    from torch_pjrt_spmd.sharding import (
+        LocalShard,
+        TensorSharding,
+        local_shards,
+        sharding_of,
+        visualize_sharding,
+    )
+    from torch_pjrt_spmd.spec import ShardingError
+    from torch_pjrt_spmd.sub_mesh import SubMesh
+    from torch_pjrt_spmd.warn import ShardingWarning
 
 __version__ = "0.1.0"
 __all__ = [
@@ -119,3 +126,42 @@ __all__ = [
     "use_mesh",
     "visualize_sharding",
 ]
+
+# Names by the modules that they are in, which are loaded on first use: PyTorch imports this package as soon
+# as itself, for `distributed/autoload.py`.
+_WHERE = {
+    "any_mesh": "as_mesh",
+    "axis_collectives": "all_gather all_to_all axis_index axis_size pmax pmean pmin ppermute psum "
+    "reduce_scatter",
+    "device_mesh": "init_device_mesh",
+    "distributing": "distribute_module",
+    "exchanges": "Collective collectives",
+    "experts": "mixture_of_experts",
+    "in_use": "current_mesh use_mesh",
+    "loader": "DeviceLoader",
+    "mapping": "shard_map",
+    "marking": "clear_sharding distribute_tensor mark_sharding shard_as",
+    "mesh": "Mesh",
+    "parallelize": "parallelize_module",
+    "pipelining": "pipeline",
+    "placements": "placements_of",
+    "redistributing": "full_tensor redistribute to_local",
+    "reporting": "ProgramReport program_reports",
+    "ring": "ring_attention",
+    "safetensors_files": "CheckpointError load_safetensors save_safetensors",
+    "settings": "config",
+    "sharding": "LocalShard TensorSharding local_shards sharding_of visualize_sharding",
+    "spec": "ShardingError",
+    "sub_mesh": "SubMesh",
+    "warn": "ShardingWarning",
+}
+_LAZY = {name: module for module, names in _WHERE.items() for name in names.split()}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        from torch_pjrt.extend import lazy_attribute
+
+        globals()[name] = found = lazy_attribute(f"{__name__}.{_LAZY[name]}", name)
+        return found
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -43,7 +43,7 @@ Tensors of the device:
     store               write a value into a tensor
     upload, put         a CPU tensor as a value, a NumPy array as an array of the device
     upload_parts, download_parts    what lies on several chips, to them and from them part by part
-    host_array          a value read
+    host_array          a value read; array_of: its array on the device
     donate              let what is recorded take the memory of tensors
 
 Arrays on several chips:
@@ -68,6 +68,7 @@ The process:
     client              the device at work
     choose_run          which run of several processes it is to start as a part of: a `Processes` of
                         `torch_pjrt.plugin`; joined_run: the one that it has joined
+    x64                 a block in which JAX has the 64-bit types that the device has
     forget_programs     empty the cache of programs, in tests and benchmarks
     counters, because   what is counted for `report()`; the cause of syncs in a block
     StandIn             another function in the place of one of PyTorch's, on one thread, for a while
@@ -95,6 +96,7 @@ if TYPE_CHECKING:
     from torch_pjrt.compile.within import traced
     from torch_pjrt.device.tracers import keep_out as keep_dynamo_out
     from torch_pjrt.diagnostics.sections import add_report_tables
+    from torch_pjrt.dtypes import x64
     from torch_pjrt.extend import padding
     from torch_pjrt.graph.append import append
     from torch_pjrt.graph.graph import graph_of
@@ -143,6 +145,7 @@ if TYPE_CHECKING:
     )
     from torch_pjrt.tensor.storage.donation import donate
     from torch_pjrt.tensor.storage.transfer import (
+        array_of,
         download_parts,
         host_array,
         put,
@@ -173,6 +176,7 @@ __all__ = [
     "annotate",
     "annotation_of",
     "append",
+    "array_of",
     "because",
     "buffer_of",
     "choose_run",
@@ -221,10 +225,12 @@ __all__ = [
     "without_x64",
     "wrap",
     "wrap_sized",
+    "x64",
 ]
 
 #   names, by where they are     `name=other` is called `other` there
 _WHERE = {
+    "dtypes": "x64",
     "lowering.value_annotations": "Annotation annotate annotation_of define_annotation",
     "compile.precision": "PRECISIONS with_precision precision_in_force=in_force",
     "compile.programs": "Program forget_programs",
@@ -258,7 +264,7 @@ _WHERE = {
     "tensor.registration.own_operators": "lowers",
     "tensor.recording.record": "record record_call=call",
     "tensor.registration.registry": "start=register_all",
-    "tensor.storage.transfer": "download_parts host_array put upload upload_parts",
+    "tensor.storage.transfer": "array_of download_parts host_array put upload upload_parts",
     "tensor.storage.view": "content store value_of",
 }
 _LAZY = {

@@ -17,6 +17,7 @@ import torch
 from torch_pjrt import dtypes
 from torch_pjrt.client import memory, partition
 from torch_pjrt.client.client import client
+from torch_pjrt.client.stack_elements import alone
 from torch_pjrt.client.wait import awaited
 from torch_pjrt.graph.tape import Uploaded, Value
 from torch_pjrt.graph.tensor_spec import TensorSpec, contiguous_spec, spec_of, storage_order
@@ -208,6 +209,14 @@ def _host_content(buffer: Buffer) -> tuple[torch.Tensor, bool]:
     value = content(buffer)
     whole = from_numpy(host_array(value), buffer.spec.dtype)
     return whole, value.array is not None and is_in_parts(value.array)
+
+
+def array_of(value: Value) -> jax.Array:
+    """The value's array on the device, an array of its own; runs what is pending first."""
+    if value.array is None:
+        materialize(value)
+    client()  # raises in a forked process
+    return alone(value.array)
 
 
 def host_array(value: Value) -> np.ndarray:

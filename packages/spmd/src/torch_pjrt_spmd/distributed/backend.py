@@ -1,0 +1,38 @@
+"""The backend `pjrt` of `torch.distributed`: what `init_process_group` and `new_group` make.
+
+PyTorch takes no backend that is written in Python. So the object is PyTorch's own fake one, which knows rank
+and size, and what it would do is done by kernels of the `c10d::*` operators for our tensors (`kernels.py`).
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+from torch._C._distributed_c10d import FakeProcessGroup
+
+from torch_pjrt_spmd.distributed import group, kernels
+from torch_pjrt_spmd.distributed.joining import join
+from torch_pjrt_spmd.distributed.settings import peer_timeout
+
+# A limit that gloo itself keeps: ours is looked at where something is waited for.
+_LONG = timedelta(days=7)
+
+
+def create(options: Any, backend_options: Any) -> Any:
+    """The backend of one process group, of `c10d::DistributedBackendOptions`. All its ranks call it.
+
+    The first group of a process is that of all ranks: with it the device starts, as a part of the run.
+    """
+    rank, size = options.group_rank, options.group_size
+    ranks = list(options.global_ranks_in_group) or list(range(size))
+    name = options.group_id
+    if not dist.is_initialized():
+        join(options.store, rank, size)
+    kernels.register()
+    given = options.timeout if options.timeout != dist.constants.default_pg_timeout else None
+    own_store = dist.PrefixStore("torch_pjrt", options.store)
+    host = dist.ProcessGroupGloo(dist.PrefixStore("host", own_store), rank, size, timeout=_LONG)
+    group.add(group.Group(name, own_store, ranks, rank, host, peer_timeout(given)))
+    return FakeProcessGroup._create_internal(rank, size, backend_options)

@@ -1,0 +1,13 @@
+"""What goes wrong between processes."""
+
+from __future__ import annotations
+
+from torch_pjrt.errors import TorchPjrtError
+
+
+class PeerError(TorchPjrtError, RuntimeError):
+    """Another process of the run is gone, has failed, or has not come within the time limit."""
+
+
+class PeersDiffer(TorchPjrtError, RuntimeError):
+    """The processes of a run are about to do different things, which cannot be done together."""

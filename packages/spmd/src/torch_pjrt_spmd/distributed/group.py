@@ -1,0 +1,94 @@
+"""A process group on the device: who is in it, and how its ranks exchange what tensors hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from torch_pjrt.extend import Value, array_of, store, value_of
+from torch_pjrt.plugin import contiguous_spec
+from torch_pjrt_spmd.distributed.errors import PeerError
+from torch_pjrt_spmd.distributed.joining import chip_of
+from torch_pjrt_spmd.distributed.peers import Peers
+from torch_pjrt_spmd.distributed.programs import Chips
+
+Function = Callable[..., Sequence[Any]]
+
+
+class Group:
+    """The ranks of a process group, from the view of one.
+
+    name    PyTorch's, of which no other group of the process has the same.
+    rank    this process's, in the group; size: of the group.
+    host    a gloo group of the same ranks, for what goes over the host's memory.
+    """
+
+    def __init__(
+        self, name: str, kv: Any, ranks: Sequence[int], rank: int, host: Any, timeout: float
+    ) -> None:
+        self.name = name
+        self.rank = rank
+        self.size = len(ranks)
+        self.host = host
+        self.peers = Peers(kv, ranks, rank, timeout)
+        self._chips = Chips([chip_of(r) for r in ranks])
+
+    def run(
+        self,
+        what: tuple[Any, ...],
+        function: Function,
+        inputs: Sequence[torch.Tensor],
+        outputs: Sequence[torch.Tensor | None],
+    ) -> None:
+        """Launch a collective once all ranks are about to, and write what it gives into the outputs.
+
+        what      its name and all that it depends on beside the inputs, as plain values, alike on each rank.
+        function  of the inputs' arrays, under `shard_map`; gives as many arrays as there are outputs.
+        outputs   of the arrays' shapes; None for what this rank does not want.
+        """
+        arrays = [array_of(value_of(x)) for x in inputs]
+        shapes = ", ".join(f"{x.dtype} {list(x.shape)}" for x in inputs)
+        self.peers.agree(f"{self.name}: {' '.join(map(str, what))} of {shapes or 'nothing'}")
+        try:
+            results = self._chips.run(what, function, arrays)
+        except (RuntimeError, ValueError) as error:
+            raise PeerError(
+                "A collective failed: another rank has most likely gone.",
+                saw=f"{what[0]} of {shapes}: {str(error).partition(chr(10))[0]}",
+            ) from error
+        for tensor, array in zip(outputs, results, strict=True):
+            if tensor is not None:
+                write(tensor, array)
+
+    def exchange_on_host(self, work: Any) -> None:
+        """Wait for what the host's group does."""
+        try:
+            work.wait(timedelta(seconds=self.peers.timeout))
+        except RuntimeError as error:
+            raise PeerError(
+                "An exchange between hosts failed.",
+                saw=str(error).partition("\n")[0],
+                hint="a rank is gone, or did not call it within TORCH_PJRT_PEER_TIMEOUT seconds",
+            ) from error
+
+
+def write(tensor: torch.Tensor, array: Any) -> None:
+    """Have a tensor hold what is in an array of its shape."""
+    store(tensor, Value.of_array(contiguous_spec(tensor.shape, tensor.dtype), array))
+
+
+_groups: dict[str, Group] = {}
+
+
+def add(group: Group) -> None:
+    """Have the kernels find it by its name."""
+    _groups[group.name] = group
+
+
+def group_of(process_group: Any) -> Group:
+    """The group of what a kernel is given."""
+    return _groups[dist.ProcessGroup.unbox(process_group).group_name]

@@ -1,0 +1,383 @@
+"""Kernels of PyTorch's `c10d::*` operators for tensors of the device.
+
+All that communicates in PyTorch comes to these operators: `torch.distributed`'s functions, DDP's reducer,
+functional collectives, DTensor, FSDP. Each collective is a program of its own, launched in the order of
+calls, after what was recorded before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from math import prod
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from torch_pjrt_spmd.distributed.group import Group, group_of
+from torch_pjrt_spmd.distributed.programs import axis
+from torch_pjrt_spmd.distributed.reductions import (
+    Kind,
+    all_reduced,
+    as_bits,
+    from_bits,
+    from_root,
+    reduced,
+    scattered_from_root,
+)
+from torch_pjrt_spmd.distributed.work import Launched
+
+Tensors = Sequence[torch.Tensor]
+
+# PyTorch holds a Work by its C++ half alone: without the Python object, its `wait` is not ours.
+_alive: list[Any] = []
+_MOST_ALIVE = 4096
+
+
+def _work(results: Tensors, finish: Callable[[], None] | None = None) -> Any:
+    work = Launched(results, finish)
+    _alive.append(work)
+    if len(_alive) > _MOST_ALIVE:
+        del _alive[: _MOST_ALIVE // 2]
+    return work.boxed()
+
+
+def _reduction(op: Any) -> tuple[Any, float]:
+    """What a kernel is given as a `ReduceOp`: its kind, and the factor of PREMUL_SUM."""
+    kind = Kind(op.op())
+    if kind == Kind.PREMUL_SUM:
+        return kind, _factor(op)
+    return kind, 1.0
+
+
+def _factor(op: Any) -> float:
+    return float(dist.ReduceOp.unbox(op).factor) if hasattr(dist.ReduceOp, "unbox") else 1.0
+
+
+# Reductions.
+
+
+def _allreduce(tensors: Tensors, pg: Any, op: Any, sparse: Any, *rest: Any) -> Any:
+    _reduce_all(group_of(pg), tensors, op, tensors)
+    return list(tensors), _work(tensors)
+
+
+def _allreduce_coalesced(tensors: Tensors, pg: Any, op: Any, *rest: Any) -> Any:
+    _reduce_all(group_of(pg), tensors, op, tensors)
+    return _work(tensors)
+
+
+def _reduce(
+    tensors: Tensors,
+    pg: Any,
+    op: Any,
+    root: int,
+    root_tensor: int,
+    *rest: Any,
+) -> Any:
+    group = group_of(pg)
+    _reduce_all(group, tensors, op, tensors if group.rank == root else [None] * len(tensors))
+    return _work(tensors)
+
+
+def _reduce_all(
+    group: Group, tensors: Tensors, op: Any, outputs: Sequence[torch.Tensor | None]
+) -> None:
+    kind, factor = _reduction(op)
+    one = all_reduced(kind, group.size, factor)
+    group.run(("all_reduce", kind.name, factor), lambda *xs: [one(x) for x in xs], tensors, outputs)
+
+
+def _reduce_scatter(
+    outputs: Tensors,
+    inputs: Sequence[Tensors],
+    pg: Any,
+    op: Any,
+    *rest: Any,
+) -> Any:
+    group = group_of(pg)
+    for output, given in zip(outputs, inputs, strict=True):
+        _scatter_reduced(group, [output], [torch.stack(list(given))], op)
+    return list(outputs), _work(outputs)
+
+
+def _reduce_scatter_base(
+    output: torch.Tensor,
+    given: torch.Tensor,
+    pg: Any,
+    op: Any,
+    *rest: Any,
+) -> Any:
+    _scatter_reduced(group_of(pg), [output], [given], op)
+    return output, _work([output])
+
+
+def _reduce_scatter_tensor_coalesced(
+    outputs: Tensors, inputs: Tensors, pg: Any, op: Any, *rest: Any
+) -> Any:
+    _scatter_reduced(group_of(pg), outputs, inputs, op)
+    return _work(outputs)
+
+
+def _scatter_reduced(group: Group, outputs: Tensors, inputs: Tensors, op: Any) -> None:
+    kind, factor = _reduction(op)
+    shapes = [tuple(x.shape) for x in outputs]
+    reduce = reduced(kind, group.size, factor)
+
+    def function(*xs: Any) -> list[Any]:
+        return [
+            reduce(_exchanged(x, (group.size, *shape))) for x, shape in zip(xs, shapes, strict=True)
+        ]
+
+    group.run(("reduce_scatter", kind.name, factor, *shapes), function, inputs, outputs)
+
+
+def _exchanged(x: Any, shape: tuple[int, ...]) -> Any:
+    """What each rank has for this one: `shape`'s first dim is that of ranks, before and after."""
+    import jax
+
+    bits = as_bits(x)
+    parts = bits.reshape(*shape, *bits.shape[x.ndim :])
+    return from_bits(jax.lax.all_to_all(parts, axis(), 0, 0, tiled=True), x.dtype)
+
+
+# Gathering, and from one rank to the others.
+
+
+def _gathered(x: Any, shape: Sequence[int]) -> Any:
+    import jax
+
+    bits = as_bits(x)
+    whole = jax.lax.all_gather(bits, axis())
+    return from_bits(whole.reshape(*shape, *bits.shape[x.ndim :]), x.dtype)
+
+
+def _allgather(outputs: Sequence[Tensors], inputs: Tensors, pg: Any, *rest: Any) -> Any:
+    _gather_lists(group_of(pg), outputs, inputs)
+    return [list(some) for some in outputs], _work([x for some in outputs for x in some])
+
+
+def _allgather_coalesced(outputs: Sequence[Tensors], inputs: Tensors, pg: Any, *rest: Any) -> Any:
+    """`outputs` has a list for each input, or one for each rank, as PyTorch's own callers differ."""
+    _gather_lists(group_of(pg), outputs, inputs)
+    return _work([x for some in outputs for x in some])
+
+
+def _gather_lists(
+    group: Group, outputs: Sequence[Tensors], inputs: Tensors, to: int | None = None
+) -> None:
+    n = group.size
+    shapes = [tuple(x.shape) for x in inputs]
+
+    def function(*xs: Any) -> list[Any]:
+        return [part for x in xs for part in _gathered(x, (n, *x.shape))]
+
+    wanted: list[torch.Tensor | None] = [None] * (n * len(inputs))
+    if to in (None, group.rank):
+        wanted = [x for some in outputs for x in some]
+    group.run(
+        ("all_gather" if to is None else f"gather to {to}", *shapes), function, inputs, wanted
+    )
+
+
+def _allgather_base(output: torch.Tensor, given: torch.Tensor, pg: Any, *rest: Any) -> Any:
+    _gather_bases(group_of(pg), [output], [given])
+    return output, _work([output])
+
+
+def _allgather_into_tensor_coalesced(outputs: Tensors, inputs: Tensors, pg: Any, *rest: Any) -> Any:
+    _gather_bases(group_of(pg), outputs, inputs)
+    return _work(outputs)
+
+
+def _gather_bases(group: Group, outputs: Tensors, inputs: Tensors) -> None:
+    shapes = [tuple(x.shape) for x in outputs]
+
+    def function(*xs: Any) -> list[Any]:
+        return [_gathered(x, shape) for x, shape in zip(xs, shapes, strict=True)]
+
+    group.run(("all_gather_into_tensor", *shapes), function, inputs, outputs)
+
+
+def _gather(
+    outputs: Sequence[Tensors],
+    inputs: Tensors,
+    pg: Any,
+    root: int,
+    *rest: Any,
+) -> Any:
+    _gather_lists(group_of(pg), outputs, inputs, root)
+    return _work([x for some in outputs for x in some])
+
+
+def _broadcast(tensors: Tensors, pg: Any, root: int, root_tensor: int, *rest: Any) -> Any:
+    function = lambda *xs: [from_root(x, root) for x in xs]  # noqa: E731
+    group_of(pg).run(("broadcast", root), function, tensors, tensors)
+    return list(tensors), _work(tensors)
+
+
+def _scatter(
+    outputs: Tensors,
+    inputs: Sequence[Tensors],
+    pg: Any,
+    root: int,
+    *rest: Any,
+) -> Any:
+    group = group_of(pg)
+    for i, output in enumerate(outputs):
+        given = torch.stack(list(inputs[i])) if group.rank == root else _zeros(group.size, output)
+        group.run(("scatter", root), lambda x: [scattered_from_root(x, root)], [given], [output])
+    return list(outputs), _work(outputs)
+
+
+def _zeros(n: int, like: torch.Tensor) -> torch.Tensor:
+    return torch.zeros((n, *like.shape), dtype=like.dtype, device=like.device)
+
+
+# From each to each.
+
+
+def _alltoall_base(
+    output: torch.Tensor,
+    given: torch.Tensor,
+    pg: Any,
+    output_splits: Sequence[int],
+    input_splits: Sequence[int],
+    *rest: Any,
+) -> Any:
+    group = group_of(pg)
+    if output_splits or input_splits:
+        even = len({*output_splits, *input_splits}) == 1
+        if not _on_all(group, even):
+            _all_to_all_on_host(group, output, given, output_splits, input_splits)
+            return _work([output])
+    shape = tuple(output.shape)
+
+    def function(x: Any) -> list[Any]:
+        return [_exchanged(x.reshape(-1), (group.size, x.size // group.size)).reshape(shape)]
+
+    group.run(("all_to_all_single", shape), function, [given], [output])
+    return _work([output])
+
+
+def _alltoall(outputs: Tensors, inputs: Tensors, pg: Any, *rest: Any) -> Any:
+    group = group_of(pg)
+    if _on_all(group, len({x.shape for x in (*outputs, *inputs)}) == 1):
+        shape = (group.size, *outputs[0].shape)
+        function = lambda x: list(_exchanged(x, shape))  # noqa: E731
+        group.run(("all_to_all",), function, [torch.stack(list(inputs))], outputs)
+    else:
+        _lists_on_host(group, outputs, inputs)
+    return list(outputs), _work(outputs)
+
+
+def _on_all(group: Group, here: bool) -> bool:
+    """Whether something is so on all ranks."""
+    flag = torch.tensor([int(here)])
+    options = dist.AllreduceOptions()
+    options.reduceOp = dist.ReduceOp.MIN
+    group.exchange_on_host(group.host.allreduce([flag], options))
+    return bool(flag.item())
+
+
+def _all_to_all_on_host(
+    group: Group,
+    output: torch.Tensor,
+    given: torch.Tensor,
+    output_splits: Sequence[int],
+    input_splits: Sequence[int],
+) -> None:
+    """Parts of different sizes, by way of the host: a program has one size for all ranks."""
+    host, there = given.cpu().contiguous(), torch.empty(output.shape, dtype=output.dtype)
+    outs = list(output_splits) or [output.shape[0] // group.size] * group.size
+    ins = list(input_splits) or [given.shape[0] // group.size] * group.size
+    group.exchange_on_host(group.host.alltoall_base(there, host, outs, ins, dist.AllToAllOptions()))
+    output.copy_(there)
+
+
+def _lists_on_host(group: Group, outputs: Tensors, inputs: Tensors) -> None:
+    sent = [x.cpu().contiguous() for x in inputs]
+    got = [torch.empty(x.shape, dtype=x.dtype) for x in outputs]
+    flat = torch.empty(sum(map(torch.numel, got)), dtype=got[0].dtype)
+    ins, outs = [prod(x.shape) for x in sent], [prod(x.shape) for x in got]
+    joined = torch.cat([x.flatten() for x in sent])
+    group.exchange_on_host(
+        group.host.alltoall_base(flat, joined, outs, ins, dist.AllToAllOptions())
+    )
+    for x, part in zip(outputs, flat.split(outs), strict=True):
+        x.copy_(part.view(x.shape))
+
+
+def _barrier(
+    tensor: torch.Tensor,
+    pg: Any,
+    device_ids: Sequence[int],
+    *rest: Any,
+) -> Any:
+    group_of(pg).peers.agree("barrier")
+    return _work([])
+
+
+# From one to one, by way of the host: who sends need not wait for who receives.
+
+
+def _send(tensors: Tensors, pg: Any, to: int, tag: int) -> Any:
+    group = group_of(pg)
+    host = [x.cpu().contiguous() for x in tensors]
+    work = group.host.send(host, to, tag)
+    return _work(tensors, lambda: (group.exchange_on_host(work), host)[0])
+
+
+def _recv(tensors: Tensors, pg: Any, source: int, tag: int) -> Any:
+    group = group_of(pg)
+    return _receive(group, tensors, lambda host: group.host.recv(host, source, tag))
+
+
+def _recv_any_source(tensors: Tensors, pg: Any, tag: int) -> Any:
+    group = group_of(pg)
+    return _receive(group, tensors, lambda host: group.host.recv_anysource(host, tag))
+
+
+def _receive(group: Group, tensors: Tensors, begin: Callable[[list[torch.Tensor]], Any]) -> Any:
+    host = [torch.empty(x.shape, dtype=x.dtype) for x in tensors]
+    work = begin(host)
+
+    def finish() -> None:
+        group.exchange_on_host(work)
+        for x, there in zip(tensors, host, strict=True):
+            x.copy_(there)
+
+    return _work(tensors, finish)
+
+
+_KERNELS: dict[str, Callable[..., Any]] = {
+    "allreduce_": _allreduce,
+    "allreduce_coalesced_": _allreduce_coalesced,
+    "reduce_": _reduce,
+    "reduce_scatter_": _reduce_scatter,
+    "_reduce_scatter_base_": _reduce_scatter_base,
+    "reduce_scatter_tensor_coalesced_": _reduce_scatter_tensor_coalesced,
+    "allgather_": _allgather,
+    "allgather_coalesced_": _allgather_coalesced,
+    "_allgather_base_": _allgather_base,
+    "allgather_into_tensor_coalesced_": _allgather_into_tensor_coalesced,
+    "gather_": _gather,
+    "broadcast_": _broadcast,
+    "scatter_": _scatter,
+    "alltoall_base_": _alltoall_base,
+    "alltoall_": _alltoall,
+    "barrier": _barrier,
+    "send": _send,
+    "recv_": _recv,
+    "recv_any_source_": _recv_any_source,
+}
+
+
+@cache
+def register() -> torch.library.Library:
+    """Give PyTorch the kernels. The library lives as long as the process."""
+    library = torch.library.Library("c10d", "IMPL")
+    for name, kernel in _KERNELS.items():
+        library.impl(name, kernel, "PrivateUse1")
+    return library
