@@ -33,9 +33,9 @@ EXTEND = """
     add_program_hooks add_report_tables annotate annotation_of append array_of because buffer_of client
     content counters
     create_empty_tensor current cut define_annotation forget_programs donate download_parts
-    each_collective target_chips graph_of host_array intern
+    each_collective target_chips graph_of host_array intern note_lines
     choose_run is_pjrt joined_run keep_dynamo_out placed set_partitioner
-    lazy_attribute spec_and_offset lowers number_key number_on onto padding
+    lazy_attribute spec_and_offset lowers number_key number_on onto outline padding
     precision_in_force put record record_call run_on_cpu start state store traced upload upload_parts value_of
     deferred_checks_of deferred_checks with_precision without_x64 wrap wrap_sized x64
     """

@@ -18,7 +18,8 @@ TorchPjrtError
 ├── InvalidGraph (ValueError)           a pass returned a graph that cannot run
 ├── CompileError (RuntimeError)         XLA refused a program
 ├── NonFiniteValue (RuntimeError)       an operator made a NaN or an infinity, and `check_nans()` is on
-├── TooManyPrograms (RuntimeError)      one more program would be more than `max_programs`
+├── LaunchRefused (RuntimeError)        a program was not launched; what was recorded is kept
+│   └── TooManyPrograms                 one more program would be more than `max_programs`
 ├── CaptureError (RuntimeError)         a captured step cannot be replayed as it was recorded
 ├── DonatedTensor (RuntimeError)        a tensor is used whose memory was given to a compiled function
 ├── LostValue (RuntimeError)            the program that would have made a tensor's value failed
@@ -123,7 +124,14 @@ class NonFiniteValue(TorchPjrtError, RuntimeError):
     """An operator made a NaN or an infinity while `check_nans()` is on."""
 
 
-class TooManyPrograms(TorchPjrtError, RuntimeError):
+class LaunchRefused(TorchPjrtError, RuntimeError):
+    """A program was not made or not launched, for another reason than its own.
+
+    What was recorded is kept: reading a tensor again tries again.
+    """
+
+
+class TooManyPrograms(LaunchRefused):
     """One more program would be more than `torch_pjrt.config.max_programs`.
 
     What was recorded is kept: with a higher limit, reading a tensor again computes it.

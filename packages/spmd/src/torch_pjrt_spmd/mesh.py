@@ -12,6 +12,7 @@ import numpy as np
 
 from torch_pjrt.errors import SettingError
 from torch_pjrt.extend import client, target_chips
+from torch_pjrt_spmd.run_chips import run_chips
 
 if TYPE_CHECKING:
     import jax
@@ -22,12 +23,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Mesh:
-    """The chips that this process drives, as an array of named axes.
+    """The chips that this process drives, or all processes of its run, as an array of named axes.
 
     shape       how many chips lie along each axis.
     axis_names  of each axis its name, to be used in specs.
-    devices     which chips, by their index in `torch_pjrt.extend.client().chips`, in row-major order. None:
-                the first ones; so arranged on hardware with a topology that neighbours on an axis are near.
+    devices     which chips, by their index among all of the run, those of the first process first, in
+                row-major order. None: the first ones, on hardware with a topology so arranged that
+                neighbours on an axis are near.
     target      hardware that is not here, `v5e:4x4`: its chips, instead of this process's. See `for_target`.
 
     Raises `SettingError` for axes and names of different numbers, names that come twice, a chip that comes
@@ -71,7 +73,7 @@ class Mesh:
                     f"A mesh of {self.shape} needs {self.size} chips.",
                     saw=f"`{self.target}`"
                     if self.target
-                    else f"{there} of `{client().device.name}` in this process",
+                    else f"{there} of `{client().device.name}` in this run",
                     hint="XLA_FLAGS=--xla_force_host_platform_device_count=8 makes the CPU eight, for tests; "
                     'Mesh.for_target("v5e:4x4", ...) is one of chips that are not here',
                 )
@@ -89,7 +91,7 @@ class Mesh:
 
     def _chips(self) -> Sequence[Any]:
         """Those of which it has some."""
-        return client().chips if self.target is None else target_chips(self.target)
+        return run_chips() if self.target is None else target_chips(self.target)
 
     @property
     def size(self) -> int:
@@ -144,13 +146,13 @@ class Mesh:
     @classmethod
     def from_jax(cls, mesh: jax.sharding.Mesh) -> Mesh:
         """The mesh of a JAX mesh. `SettingError` for one with chips that this device has not."""
-        numbers = {chip: i for i, chip in enumerate(client().chips)}
+        numbers = {chip: i for i, chip in enumerate(run_chips())}
         chips = list(mesh.devices.flat)
         if not all(chip in numbers for chip in chips):
             raise SettingError(
                 "The JAX mesh has chips that are not this device's.",
                 saw=repr(mesh),
-                expected=f"chips of `{client().device.name}` in this process",
+                expected=f"chips of `{client().device.name}` in this run",
             )
         return cls._ordered(
             mesh.devices.shape, mesh.axis_names, tuple(numbers[chip] for chip in chips)
@@ -180,7 +182,7 @@ class Mesh:
         """
         from torch_pjrt_spmd.hybrid import hybrid_order
 
-        order = hybrid_order(client().chips, tuple(ici_shape), tuple(dcn_shape))
+        order = hybrid_order(run_chips(), tuple(ici_shape), tuple(dcn_shape))
         shape = tuple(ici * dcn for ici, dcn in zip(ici_shape, dcn_shape, strict=True))
         return cls._ordered(shape, axis_names, order)
 
@@ -189,7 +191,7 @@ class Mesh:
         cls, shape: tuple[int, ...], axis_names: tuple[str, ...], order: tuple[int, ...]
     ) -> Mesh:
         """Equal to the mesh without `devices` where that has the chips in this order."""
-        fits = 0 < prod(shape) <= len(client().chips)
+        fits = 0 < prod(shape) <= len(run_chips())
         usual = fits and order == _usual_order(tuple(map(int, shape)), None)
         return cls(shape, axis_names, None if usual else order)
 
@@ -214,7 +216,7 @@ def _usual_order(shape: tuple[int, ...], target: str | None) -> tuple[int, ...]:
     """The first chips, by their index, as they lie on a mesh of this shape that names none."""
     from jax.experimental import mesh_utils
 
-    chips = list(client().chips if target is None else target_chips(target))
+    chips = list(run_chips() if target is None else target_chips(target))
     numbers = {chip: i for i, chip in enumerate(chips)}
     # Two axes may share a direction of the hardware: (4, 2, 2) on 4 x 4 chips.
     try:

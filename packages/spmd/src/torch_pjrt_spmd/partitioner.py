@@ -18,6 +18,7 @@ from torch_pjrt.extend import (
     Value,
     add_program_hooks,
     add_report_tables,
+    joined_run,
     set_partitioner,
 )
 from torch_pjrt_spmd import asked, marks, roles
@@ -54,6 +55,10 @@ def take_over() -> None:
 
     set_partitioner(_PARTITIONER)
     marks.follow_optimizers()
+    if joined_run() is not None:
+        from torch_pjrt_spmd.distributed.launches import watch_launches
+
+        watch_launches()
     for follow in (exchanges.note_program, roles.note_program, warn.look_at):
         add_program_hooks(after_compile=follow)
     add_report_tables(reporting.tables)
@@ -138,6 +143,14 @@ class _Partitioner:
     def pinned(self) -> Mapping[int, Sharding]:
         return marks.pinned_values()
 
+    def moved(self, array: jax.Array, target: Sharding) -> jax.Array:
+        import jax
+
+        from torch_pjrt_spmd.distributed.launches import agree_on  # which knows of the run
+
+        agree_on(array.sharding.device_set | target.device_set, f"move {array.aval} to {target}")
+        return jax.jit(_as_it_is, out_shardings=target)(array)
+
     def prepare(self, module: Any) -> None:
         from torch_pjrt_spmd.partitioning_faults import avoid  # imports JAX
 
@@ -154,6 +167,10 @@ class _Partitioner:
         return (
             f"{mesh.axis_names} {mesh.devices.shape} {chips} {sharding.spec} {sharding.memory_kind}"
         )
+
+
+def _as_it_is(array: Any) -> Any:
+    return array
 
 
 _PARTITIONER = _Partitioner()

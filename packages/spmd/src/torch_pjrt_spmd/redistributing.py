@@ -14,6 +14,7 @@ from torch_pjrt_spmd import marks, partitioner
 from torch_pjrt_spmd.any_mesh import as_mesh
 from torch_pjrt_spmd.marking import annotated, check_on_device
 from torch_pjrt_spmd.placements import spec_of_placements
+from torch_pjrt_spmd.run_chips import run_chips
 from torch_pjrt_spmd.sharding import sharding_of
 from torch_pjrt_spmd.spec import ShardingError, Spec, checked
 
@@ -81,7 +82,7 @@ def to_local(tensor: torch.Tensor, chip: int = 0) -> torch.Tensor:
     """
     check_on_device(tensor)
     shards = {shard.device: shard for shard in to_jax(tensor.detach()).addressable_shards}
-    chips = client().chips
+    chips = run_chips()
     shard = shards.get(chips[chip]) if 0 <= chip < len(chips) else None
     if shard is None:
         raise ShardingError(

@@ -10,10 +10,10 @@ import torch
 
 from torch_pjrt import to_jax
 from torch_pjrt.errors import SettingError
-from torch_pjrt.extend import client
 from torch_pjrt_spmd.mesh import Mesh
 from torch_pjrt_spmd.partitioner import mesh_of
 from torch_pjrt_spmd.picture import Part, svg
+from torch_pjrt_spmd.run_chips import run_chips
 from torch_pjrt_spmd.spec import Entry, ShardingError
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def local_shards(tensor: torch.Tensor) -> list[LocalShard]:
     A dim of no axis is whole in each: chips along it have equal parts.
     """
     array = to_jax(tensor)
-    numbers = {chip: i for i, chip in enumerate(client().chips)}
+    numbers = {chip: i for i, chip in enumerate(run_chips())}
     shards = sorted(array.addressable_shards, key=lambda shard: numbers[shard.device])
     return [
         LocalShard(
@@ -112,7 +112,7 @@ def visualize_sharding(tensor: torch.Tensor, path: str | Path | None = None) -> 
 
 
 def _picture(array: jax.Array) -> str:
-    numbers = {chip: i for i, chip in enumerate(client().chips)}
+    numbers = {chip: i for i, chip in enumerate(run_chips())}
     rows, columns = (1, *array.shape)[-2:]
     chips_of: dict[Part, list[int]] = {}
     for chip, index in array.sharding.devices_indices_map(array.shape).items():

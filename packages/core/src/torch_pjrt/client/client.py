@@ -15,6 +15,7 @@ import numpy as np
 
 from torch_pjrt import dtypes
 from torch_pjrt.client import partition
+from torch_pjrt.client.elsewhere import is_elsewhere_too, own_parts
 from torch_pjrt.errors import CompileError, DeviceError, NoDevice
 from torch_pjrt.interrupts.quiet import quiet
 from torch_pjrt.interrupts.signals import install
@@ -67,8 +68,11 @@ class Client:
 
     def put(self, array: np.ndarray, sharding: Any = None) -> jax.Array:
         """`array` on the device. Its memory belongs to the device from now on: nobody may write to it."""
+        where = sharding or self.place()
         with dtypes.x64(), telling_of_exhaustion(f"uploading {array.nbytes} bytes"):
-            return jax.device_put(array, sharding or self.place())
+            if is_elsewhere_too(where):
+                return own_parts(array, where)
+            return jax.device_put(array, where)
 
     def put_on_each(self, array: np.ndarray, chips: Sequence[Any]) -> list[jax.Array]:
         """`array` on each of some chips, as `put` does it."""

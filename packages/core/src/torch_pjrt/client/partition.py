@@ -16,6 +16,7 @@ from torch_pjrt.errors import SettingError
 from torch_pjrt.session import session
 
 if TYPE_CHECKING:
+    import jax
     import torch
 
     from torch_pjrt.graph.graph import Graph
@@ -69,6 +70,10 @@ class Partitioner(Protocol):
 
     def pinned(self) -> Mapping[int, Sharding]:
         """How what tensors hold is to lie, by the identity of the values. Asked when compiling ahead."""
+        ...
+
+    def moved(self, array: jax.Array, target: Sharding) -> jax.Array:
+        """An array with another sharding, where other processes have parts of it, too; all of them do so."""
         ...
 
     def prepare(self, module: Any) -> None:

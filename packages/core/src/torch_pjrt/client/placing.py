@@ -10,6 +10,7 @@ import jax
 from torch_pjrt import dtypes
 from torch_pjrt.client import partition
 from torch_pjrt.client.client import telling_of_exhaustion
+from torch_pjrt.client.elsewhere import is_elsewhere_too, moved
 from torch_pjrt.client.shardings import Sharding
 from torch_pjrt.client.stack_elements import alone
 
@@ -44,7 +45,10 @@ def put_together(values: Sequence[Value], target: Sharding | None = None) -> tup
 def placed(array: Any, target: Sharding) -> jax.Array:
     """The array with another sharding; its own memory is never shared."""
     with dtypes.x64(), telling_of_exhaustion("spreading an array over chips"):
-        return jax.device_put(alone(array), target, may_alias=False)
+        own = alone(array)
+        if is_elsewhere_too(target) or is_elsewhere_too(own.sharding):
+            return moved(own, target)
+        return jax.device_put(own, target, may_alias=False)
 
 
 def as_compiled_for(arrays: list[Any], shardings: Sequence[Sharding]) -> list[Any]:

@@ -89,6 +89,21 @@ def _node(node: Node) -> str:
     return f"{_of_signature(node.signature)} {node.inputs} {node.outputs} {numbers}{draw}{line}"
 
 
+def outline(graph: Graph) -> list[str]:
+    """A text for each node of a graph, equal in processes where it computes the same from the same.
+
+    What cannot be told by a text, a JAX function say, is known by its name.
+    """
+    texts = []
+    for node in graph.nodes:
+        try:
+            text = _node(node)
+        except NotPortable:
+            text = f"{node.inputs} {node.outputs} {node.signature.specs} {node.signature.outs}"
+        texts.append(f"{node.op} {text}")
+    return texts
+
+
 def _number(number: Number) -> str:
     return f"{number.kind.__name__}{number.index}={written(number.value)}"
 

@@ -61,8 +61,9 @@ def add_program_hooks(
 
     before_compile  with the graph as it was recorded, before it is looked for on disk or compiled.
     after_compile   with the program, which was compiled or loaded (`program.compilation.loaded`).
-    before_launch   with the program; captured steps launch too. What it raises keeps the program from
-                    running, and the values that it would have made are lost.
+    before_launch   with the program, whose `numbers` are those of this launch; captured steps launch too.
+                    What it raises keeps the program from running; the values that it would have made are
+                    lost, but for `errors.LaunchRefused`, after which reading one tries again.
     after_launch    with the program, when the device has it; it may still compute.
 
     They must not read or make tensors of the device. What they raise comes through to who caused the

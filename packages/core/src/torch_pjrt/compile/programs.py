@@ -68,6 +68,7 @@ class Program:
     chips      on which it runs; none: on the client's.
     boundary   which inputs and outputs it takes and gives as stacks.
     launches, resets, needs    kept by `client/memory.py`.
+    numbers        of the launch that is being made: its last arguments, where hooks look at launches.
     used           grows from launch to launch of any program.
     compilation    what it cost, why it was needed, how often it ran.
     """
@@ -95,6 +96,7 @@ class Program:
         self.chips = chips
         self.launches = self.resets = self.used = 0
         self.needs: int | None = None
+        self.numbers: Sequence[np.ndarray] = ()
         self._call: Callable[..., Any] | None = None  # the compiled program, once it has run
         self._may_not_fit = may_need(recorded) > memory.free_bytes()
         self._all_needs: int | None = None
@@ -127,8 +129,10 @@ class Program:
         where the box is empty the program has not run. `kept` are positions among `arrays` that are copied
         before they are taken; `values` hold the arrays, and may be told to hold elements of a stack instead.
         """
-        for hook in hooks.before_launch:
-            hook(self)
+        if hooks.before_launch:
+            self.numbers = numbers
+            for hook in hooks.before_launch:
+                hook(self)
         with counters.timed("launch_s"), dtypes.x64():
             try:
                 if self._may_not_fit and not self._fits():

@@ -12,6 +12,7 @@ Operators of a package's own, and what it says of values:
     define_annotation   a kind of annotation, with its rule
     annotation_of       what a node says of its value, for passes; an Annotation
     add_program_hooks   functions around compilations and launches: ProgramHooks, called with a Program
+    outline             a graph as texts, equal in other processes for equal nodes
     traced              a graph as a part of what JAX traces now, in a rule
 
 Recording. A `Tape` holds what a thread has recorded since its last sync; a `Value` is one array, there
@@ -31,6 +32,7 @@ or pending:
     cut                 sync if the tape is longer than `torch_pjrt.config.tape_limit`
     number_key          equal for Python numbers of nodes that are the same whenever the program runs
     with_precision, precision_in_force, PRECISIONS    of products of float32
+    note_lines          have the lines of nodes noted, from now on
     Line                where the user's program called a node
 
 Tensors of the device:
@@ -89,6 +91,7 @@ if TYPE_CHECKING:
     from torch_pjrt.client.client import client
     from torch_pjrt.client.partition import Output, Partitioner, set_partitioner
     from torch_pjrt.client.placing import placed
+    from torch_pjrt.compile.fingerprint import outline
     from torch_pjrt.compile.hooks import ProgramHooks, add_program_hooks
     from torch_pjrt.compile.precision import PRECISIONS, with_precision
     from torch_pjrt.compile.precision import in_force as precision_in_force
@@ -121,6 +124,7 @@ if TYPE_CHECKING:
     )
     from torch_pjrt.observe.causes import because
     from torch_pjrt.observe.counters import counters
+    from torch_pjrt.observe.lines import note_for as note_lines
     from torch_pjrt.observe.tables import Table
     from torch_pjrt.passes.merge_equal import number_key
     from torch_pjrt.plugin.processes import choose_run
@@ -201,9 +205,11 @@ __all__ = [
     "keep_dynamo_out",
     "lazy_attribute",
     "lowers",
+    "note_lines",
     "number_key",
     "number_on",
     "onto",
+    "outline",
     "padding",
     "placed",
     "precision_in_force",
@@ -232,6 +238,7 @@ __all__ = [
 _WHERE = {
     "dtypes": "x64",
     "lowering.value_annotations": "Annotation annotate annotation_of define_annotation",
+    "compile.fingerprint": "outline",
     "compile.precision": "PRECISIONS with_precision precision_in_force=in_force",
     "compile.programs": "Program forget_programs",
     "compile.within": "traced",
@@ -244,6 +251,7 @@ _WHERE = {
     "graph.tape": "BorrowingTape Tape Uploaded Value current number_on onto state",
     "lowering.narrow": "without_x64",
     "observe.causes": "because",
+    "observe.lines": "note_lines=note_for",
     "observe.counters": "counters",
     "observe.tables": "Table",
     "compile.hooks": "ProgramHooks add_program_hooks",

@@ -73,7 +73,7 @@ def _check_chips(array: jax.Array) -> None:
         hint = (
             "`torch_pjrt_spmd.use_mesh(mesh)` first; or `jax.device_put(array, jax.devices()[0])`"
         )
-    elif not array.sharding.device_set <= set(client().chips):
+    elif not array.sharding.device_set <= set(client().chip.client.devices()):
         happened = "The array is spread over chips that are not this device's."
         hint = "`jax.device_put(array, jax.devices()[0])` gathers it"
     else:

@@ -17,7 +17,7 @@ import jax
 from torch_pjrt.client.client import client
 from torch_pjrt.client.stack_elements import spread
 from torch_pjrt.compile.programs import program_for
-from torch_pjrt.errors import DeviceFull, LoweringError, TooManyPrograms
+from torch_pjrt.errors import DeviceFull, LaunchRefused, LoweringError
 from torch_pjrt.graph import tape as tapes
 from torch_pjrt.graph.tape import Tape, Value, current, lost, state
 from torch_pjrt.observe.causes import READING
@@ -82,7 +82,7 @@ def sync(cause: str) -> None:
 
     `cause` is counted for the report. Raises `CompileError` or `LoweringError` if the program cannot be made.
     Then what does not depend on the operator at fault is computed all the same, the rest is lost (reading
-    it raises `LostValue`), and recording goes on with a fresh tape. After `TooManyPrograms` nothing is lost:
+    it raises `LostValue`), and recording goes on with a fresh tape. After `LaunchRefused` nothing is lost:
     the tape is as it was.
     """
     with _runs.lock:  # if another thread runs this thread's tape, wait for it
@@ -162,7 +162,7 @@ def _run(tape: Tape, cause: object) -> None:
     except BaseException as error:
         if tape.box:
             _end(tape)
-        elif isinstance(error, TooManyPrograms) or not isinstance(error, Exception):
+        elif isinstance(error, LaunchRefused) or not isinstance(error, Exception):
             tape.closed = state.tape is not tape  # nothing is lost: who reads runs it
         else:
             _fail(tape, live, error)

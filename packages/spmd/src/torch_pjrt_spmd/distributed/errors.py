@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from torch_pjrt.errors import TorchPjrtError
+from torch_pjrt.errors import LaunchRefused
 
 
-class PeerError(TorchPjrtError, RuntimeError):
+class PeerError(LaunchRefused):
     """Another process of the run is gone, has failed, or has not come within the time limit."""
 
 
-class PeersDiffer(TorchPjrtError, RuntimeError):
+class PeersDiffer(LaunchRefused):
     """The processes of a run are about to do different things, which cannot be done together."""

@@ -19,6 +19,9 @@ from torch_pjrt.plugin import Processes
 
 _COORDINATOR = "torch_pjrt/coordinator"
 
+# The store by which this process has joined its run.
+_stores: list[Any] = []
+
 
 def join(store: Any, rank: int, size: int) -> None:
     """Start the device as a part of the run of these processes. All of them must call it.
@@ -29,6 +32,7 @@ def join(store: Any, rank: int, size: int) -> None:
     if size < 2:
         return
     if joined_run() is None:
+        _stores[:] = [store]
         choose_run(Processes(_coordinator(store, rank), size, rank))
     start()
     run = joined_run()
@@ -75,11 +79,20 @@ def rendezvous(url: str, timeout: timedelta | None) -> Iterator[tuple[Any, int, 
             f"`{url}` is for processes that are a run already, which this one is not.",
             hint="set JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID, or use torchrun and `env://`",
         )
-    yield _store_of(run, timeout or timedelta(minutes=5)), run.index, run.count
+    yield store_of_run(timeout or timedelta(minutes=5)), run.index, run.count
 
 
-def _store_of(run: Processes, timeout: timedelta) -> Any:
-    """A store that the first process serves, by JAX's own store told to the others."""
+def store_of_run(timeout: timedelta = timedelta(minutes=5)) -> Any:
+    """The store of this process's run: that by which it has joined, or one that the first process serves."""
+    if not _stores:
+        run = joined_run()
+        assert run is not None
+        _stores.append(_served(run, timeout))
+    return _stores[0]
+
+
+def _served(run: Processes, timeout: timedelta) -> Any:
+    """A store that the first process serves, told to the others by JAX's own."""
     from jax._src import distributed  # the run's key-value store
 
     table, key = distributed.global_state.client, "torch_pjrt/store"

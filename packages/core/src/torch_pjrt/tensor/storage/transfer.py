@@ -17,6 +17,7 @@ import torch
 from torch_pjrt import dtypes
 from torch_pjrt.client import memory, partition
 from torch_pjrt.client.client import client
+from torch_pjrt.client.elsewhere import brought_here, is_elsewhere_too
 from torch_pjrt.client.stack_elements import alone
 from torch_pjrt.client.wait import awaited
 from torch_pjrt.graph.tape import Uploaded, Value
@@ -161,7 +162,7 @@ def download_parts(tensor: torch.Tensor) -> Iterator[tuple[Index, torch.Tensor]]
         value = content(buffer)
         if value.array is None:
             materialize(value)
-        if is_in_parts(value.array) and not on_read:
+        if is_in_parts(value.array) and not on_read and not is_elsewhere_too(value.array.sharding):
             awaited(value.array, "computing what is read")
             for index, part in parts_of(value.array):
                 yield index, from_numpy(part, tensor.dtype)
@@ -242,11 +243,17 @@ def _read(array: Any) -> np.ndarray:
     """The array's content, waited for."""
     doing = "computing what is read"
     try:
+        array = _readable(array)
         awaited(array, doing)
         return joined(array) if is_in_parts(array) else np.asarray(array)
     except jax.errors.JaxRuntimeError as error:
         memory.raise_if_exhausted(error, doing)
         raise
+
+
+def _readable(array: Any) -> Any:
+    """The array, or where other processes have parts of it that this one lacks, one that is all here."""
+    return brought_here(alone(array)) if is_elsewhere_too(array.sharding) else array
 
 
 def spec_on_device(

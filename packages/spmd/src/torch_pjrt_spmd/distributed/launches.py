@@ -1,0 +1,113 @@
+"""Programs over the chips of several processes: launched once all of these are about to launch the same.
+
+Each process records and compiles by itself. Where one has taken another path, XLA's collectives would hang
+or mix up values. So before each launch the processes compare a digest of the program and of the numbers that
+it is given; where they differ, each says which operator is the first that does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cache
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from torch_pjrt.errors import TorchPjrtError
+from torch_pjrt.extend import add_program_hooks, note_lines, outline
+from torch_pjrt_spmd.distributed.errors import PeersDiffer
+from torch_pjrt_spmd.distributed.run import peers_of
+
+if TYPE_CHECKING:
+    from torch_pjrt.extend import Program
+    from torch_pjrt_spmd.distributed.peers import Peers
+
+_digests: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
+
+
+@cache
+def watch_launches() -> None:
+    """Have launches compared, from the first mesh over several processes on; and lines noted, to name them."""
+    note_lines("processes")
+    add_program_hooks(before_launch=_agree)
+
+
+def agree_on(chips: Any, what: str) -> None:
+    """Return once all processes that have these chips say the same. For what is no program of core's."""
+    if (peers := peers_of(chips)) is not None:
+        peers.agree(what)
+
+
+def _agree(program: Program) -> None:
+    peers = peers_of(program.chips)
+    if peers is None:
+        return
+    numbers = hashlib.sha256(b"".join(n.tobytes() for n in program.numbers)).hexdigest()[:16]
+    call = f"run program {_digest_of(program)} with numbers {numbers}"
+    try:
+        peers.agree(call)
+    except PeersDiffer as error:
+        raise _explained(peers, program) from error
+
+
+def _digest_of(program: Program) -> str:
+    known = _digests.get(program)
+    if known is None:
+        text = "\n".join([*_ground(program), *outline(program.recorded)])
+        known = _digests[program] = hashlib.sha256(text.encode()).hexdigest()[:16]
+    return known
+
+
+def _ground(program: Program) -> list[str]:
+    """What the program depends on beside its nodes."""
+    graph = program.recorded
+    specs = [repr(getattr(s, "spec", None)) for s in program.shardings]
+    return [f"inputs {graph.inputs} {specs}", f"outputs {graph.outputs} {program.donated}"]
+
+
+def _explained(peers: Peers, program: Program) -> TorchPjrtError:
+    """What differs first, from what each process is about to run."""
+    nodes = program.recorded.nodes
+    said = [
+        f"{text}\t{node.op}\t{node.line.described() if node.line else ''}"
+        for text, node in zip(outline(program.recorded), nodes, strict=True)
+    ]
+    numbers = " ".join(str(n.tolist()) for n in program.numbers)
+    where = program.compilation.cause
+    mine = "\n".join([where, numbers, " ".join(_ground(program)), *said])
+    all_said = [text.split("\n") for text in peers.exchange(mine)]
+    longest = max(map(len, all_said))
+    for i in range(3, longest):
+        here = [
+            lines[i].split("\t") if i < len(lines) else ["", "nothing more", ""]
+            for lines in all_said
+        ]
+        if len({text for text, _, _ in here}) > 1:
+            seen = [f"{op}{f' at {line}' if line else ''}" for _, op, line in here]
+            return _differ(
+                peers,
+                f"operator {i - 3} of their programs is the first that differs",
+                seen,
+                all_said,
+            )
+    numbers_differ = len({lines[1] for lines in all_said}) > 1
+    what = (
+        "the numbers that their programs are given differ"
+        if numbers_differ
+        else "inputs or results differ"
+    )
+    seen = [lines[1 if numbers_differ else 2][:300] for lines in all_said]
+    return _differ(peers, what, seen, all_said)
+
+
+def _differ(peers: Peers, what: str, seen: list[str], all_said: list[list[str]]) -> PeersDiffer:
+    lines = [
+        f"rank {rank}: {text}, in the program at the sync by {said[0]}"
+        for rank, text, said in zip(peers.ranks, seen, all_said, strict=True)
+    ]
+    return PeersDiffer(
+        f"The processes of a run are about to launch different programs: {what}.",
+        saw="\n    ".join(lines),
+        expected="the same operators, on tensors of the same shapes, in each process that shares a mesh",
+        hint="seeds, branches and Python numbers must not depend on the rank; what each process computes alone "
+        "is computed on tensors that are on no mesh",
+    )

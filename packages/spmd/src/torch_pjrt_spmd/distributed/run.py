@@ -1,0 +1,65 @@
+"""The run of several processes that this process is part of, as one: who is in it, and what it agrees on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import timedelta
+from functools import cache
+from typing import Any
+
+import torch.distributed as dist
+
+from torch_pjrt.extend import joined_run, start
+from torch_pjrt_spmd.distributed.joining import join, store_of_run
+from torch_pjrt_spmd.distributed.peers import Peers
+from torch_pjrt_spmd.distributed.settings import peer_timeout
+
+
+def initialize(init_method: str = "env://") -> None:
+    """Start the device as a part of the run that a launcher has started: torchrun, or any that sets the same.
+
+    init_method   as of `torch.distributed.init_process_group`: where the processes find each other.
+
+    For programs that spread tensors over the chips of all processes. `init_process_group("pjrt")` does the
+    same; neither is needed where JAX's variables say who is in the run. Does nothing for one process alone.
+    Raises `DeviceError` where the device has been started for this process alone.
+    """
+    if joined_run() is not None:
+        return
+    if dist.is_torchelastic_launched() or init_method != "env://" or _is_in_environment():
+        store, rank, size = next(dist.rendezvous(init_method))
+        store.set_timeout(timedelta(minutes=30))
+        join(dist.PrefixStore("torch_pjrt/run", store), rank, size)
+    else:
+        start()
+
+
+def _is_in_environment() -> bool:
+    import os
+
+    return all(name in os.environ for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))
+
+
+def process_index() -> int:
+    """The number of this process in its run, from 0; 0 for one that is alone."""
+    run = joined_run()
+    return 0 if run is None else run.index
+
+
+def process_count() -> int:
+    """How many processes the run has; 1 for one that is alone."""
+    run = joined_run()
+    return 1 if run is None else run.count
+
+
+def peers_of(chips: Iterable[Any]) -> Peers | None:
+    """The processes that have these chips, if there is more than one."""
+    processes = tuple(sorted({chip.process_index for chip in chips}))
+    return _peers(processes) if len(processes) > 1 else None
+
+
+@cache
+def _peers(processes: tuple[int, ...]) -> Peers:
+    name = "-".join(map(str, processes)) if len(processes) < process_count() else "all"
+    store = dist.PrefixStore(f"torch_pjrt/programs/{name}", store_of_run())
+    return Peers(store, processes, processes.index(process_index()), peer_timeout())
