@@ -26,7 +26,7 @@ _digests: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
 
 @cache
 def watch_launches() -> None:
-    """Have launches compared, from the first mesh over several processes on; and lines noted, to name them."""
+    """Have launches compared, from the first mesh of a run on; and lines noted, to name them."""
     note_lines("processes")
     add_program_hooks(before_launch=_agree)
 
@@ -96,7 +96,7 @@ def _explained(peers: Peers, program: Program) -> TorchPjrtError:
         else "inputs or results differ"
     )
     seen = [lines[1 if numbers_differ else 2][:300] for lines in all_said]
-    return _differ(peers, what, seen, all_said)
+    return _differ(peers, f"{what} differ", seen, all_said)
 
 
 def _differ(peers: Peers, what: str, seen: list[str], all_said: list[list[str]]) -> PeersDiffer:
@@ -108,6 +108,6 @@ def _differ(peers: Peers, what: str, seen: list[str], all_said: list[list[str]])
         f"The processes of a run are about to launch different programs: {what}.",
         saw="\n    ".join(lines),
         expected="the same operators, on tensors of the same shapes, in each process that shares a mesh",
-        hint="seeds, branches and Python numbers must not depend on the rank; what each process computes alone "
-        "is computed on tensors that are on no mesh",
+        hint="seeds, branches and Python numbers must not depend on the rank; what a process computes alone "
+        "it computes on tensors that are on no mesh",
     )
