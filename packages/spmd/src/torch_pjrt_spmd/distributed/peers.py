@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from datetime import timedelta
 from typing import Any
 
 from torch_pjrt_spmd.distributed.errors import PeerError, PeersDiffer
 
 _SAME = b"same"
-# How long to wait before looking after the others.
-_LOOK_SECONDS = 1.0
+# How long to wait before the store is asked again, in seconds.
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 50e-6, 0.02
 
 
 class Peers:
@@ -72,21 +71,23 @@ class Peers:
         return [value.decode() for value in self._store.multi_get(keys)]
 
     def _wait(self, keys: list[str], call: str) -> None:
-        begun = time.monotonic()
-        while True:
-            left = self.timeout - (time.monotonic() - begun)
-            try:
-                self._store.wait(keys, timedelta(seconds=max(min(left, _LOOK_SECONDS), 0.01)))
-                return
-            except RuntimeError as error:
-                if "imed out" not in str(error) and "timeout" not in str(error):
-                    raise PeerError(
-                        "The process that keeps the run's store is gone.",
-                        saw=str(error).partition("\n")[0],
-                        hint=f"rank {self.ranks[self.rank]} was about to {call}",
-                    ) from error
-                if left <= 0:
-                    raise self._missing(keys, call) from None
+        """Return once the store has the keys. It is asked ever less often: its own waiting logs each second."""
+        begun, pause = time.monotonic(), _SHORTEST_PAUSE
+        while not self._has(keys, call):
+            if time.monotonic() - begun > self.timeout:
+                raise self._missing(keys, call)
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def _has(self, keys: list[str], call: str) -> bool:
+        try:
+            return self._store.check(keys)
+        except RuntimeError as error:
+            raise PeerError(
+                "The process that keeps the run's store is gone.",
+                saw=str(error).partition("\n")[0],
+                hint=f"rank {self.ranks[self.rank]} was about to {call}",
+            ) from error
 
     def _missing(self, keys: list[str], call: str) -> PeerError:
         if self.rank == 0:
