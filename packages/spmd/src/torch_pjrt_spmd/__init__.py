@@ -9,6 +9,8 @@ puts collectives where they are needed.
     use_mesh            what nobody marks lies on this mesh, a copy on each chip; current_mesh()
     mark_sharding       spread a tensor over a mesh; clear_sharding, shard_as
     distribute_tensor   a CPU tensor, each part of it on its chip; DeviceLoader: batches of them
+    make_global_batch   batches of which each process has loaded its own rows
+    distributed         runs of several processes: a package
     redistribute        another tensor that lies otherwise; full_tensor, to_local
     parallelize_module  PyTorch's plans of tensor and sequence parallelism; distribute_module
     load_safetensors    files into tensors on a mesh, each chip its part; save_safetensors; CheckpointError
@@ -54,6 +56,7 @@ if TYPE_CHECKING:
     from torch_pjrt_spmd.mapping import shard_map
     from torch_pjrt_spmd.marking import clear_sharding, distribute_tensor, mark_sharding, shard_as
     from torch_pjrt_spmd.mesh import Mesh
+    from torch_pjrt_spmd.own_batches import make_global_batch
     from torch_pjrt_spmd.parallelize import parallelize_module
     from torch_pjrt_spmd.pipelining import pipeline
     from torch_pjrt_spmd.placements import placements_of
@@ -104,6 +107,7 @@ __all__ = [
     "init_device_mesh",
     "load_safetensors",
     "local_shards",
+    "make_global_batch",
     "mark_sharding",
     "mixture_of_experts",
     "parallelize_module",
@@ -142,6 +146,7 @@ _WHERE = {
     "mapping": "shard_map",
     "marking": "clear_sharding distribute_tensor mark_sharding shard_as",
     "mesh": "Mesh",
+    "own_batches": "make_global_batch",
     "parallelize": "parallelize_module",
     "pipelining": "pipeline",
     "placements": "placements_of",

@@ -18,7 +18,7 @@ import torch
 from torch_pjrt.data.ownership import is_free, visit
 from torch_pjrt.interrupts.quiet import quiet
 
-# Where a tensor goes: a sharding of JAX's, or None.
+# Where a tensor goes: a sharding of JAX's, a value that is there already, or None.
 Place = Callable[[torch.Tensor], Any]
 _END = object()
 _WAIT_S = 0.05  # how long a thread that was told to stop may not notice
@@ -33,7 +33,8 @@ class DeviceLoader:
 
     loader    any iterable: a `DataLoader`, a list, an object with `__iter__`; read anew for each epoch.
     device    "pjrt", or any device of PyTorch (then batches are moved with `.to`, in turn).
-    place     says of each tensor the `jax.sharding.Sharding` that it goes to, or None: where others go.
+    place     says of each tensor the `jax.sharding.Sharding` that it goes to, or None: where others go. Or
+              it uploads it itself, and gives the `torch_pjrt.extend.Value`.
     prefetch  at least 1: so many batches more than the one in use take memory on the device.
 
     Tensors in tuples, lists, named tuples, mappings and dataclasses are moved, other things left as they are;
@@ -192,12 +193,15 @@ class _Sender:
         return _rebuilt(x, lambda parts: visit(parts, alone, self))
 
     def _send(self, tensor: torch.Tensor, alone: bool) -> Any:
+        from torch_pjrt.graph.tape import Value
         from torch_pjrt.tensor.storage.transfer import spec_on_device, upload
 
         plain = type(tensor) is torch.Tensor and tensor.layout is torch.strided
         if not plain or tensor.device.type != "cpu" or tensor.requires_grad:
             return _Later(tensor)
         sharding = None if self.place is None else self.place(tensor)
+        if isinstance(sharding, Value):
+            return _Sent(sharding, sharding.spec)
         value = upload(tensor, copy=not (alone and is_free(tensor)), sharding=sharding)
         return _Sent(value, spec_on_device(tensor))
 

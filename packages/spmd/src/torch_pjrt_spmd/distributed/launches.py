@@ -31,9 +31,12 @@ def watch_launches() -> None:
     add_program_hooks(before_launch=_agree)
 
 
-def agree_on(chips: Any, what: str) -> None:
-    """Return once all processes that have these chips say the same. For what is no program of core's."""
-    if (peers := peers_of(chips)) is not None:
+def agree_on(chips: Any, what: str, about: str = "programs") -> None:
+    """Return once all processes that have these chips say the same. For what is no program of core's.
+
+    about   what else than programs it is, if another thread may ask at the same time.
+    """
+    if (peers := peers_of(chips, about)) is not None:
         peers.agree(what)
 
 

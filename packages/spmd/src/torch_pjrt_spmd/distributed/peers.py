@@ -71,7 +71,7 @@ class Peers:
         return [value.decode() for value in self._store.multi_get(keys)]
 
     def _wait(self, keys: list[str], call: str) -> None:
-        """Return once the store has the keys. It is asked ever less often: its own waiting logs each second."""
+        """Return once the store has the keys. The store's own waiting would log each second."""
         begun, pause = time.monotonic(), _SHORTEST_PAUSE
         while not self._has(keys, call):
             if time.monotonic() - begun > self.timeout:

@@ -52,14 +52,14 @@ def process_count() -> int:
     return 1 if run is None else run.count
 
 
-def peers_of(chips: Iterable[Any]) -> Peers | None:
-    """The processes that have these chips, if there is more than one."""
+def peers_of(chips: Iterable[Any], about: str = "programs") -> Peers | None:
+    """The processes that have these chips, if there is more than one; for each matter other `Peers`."""
     processes = tuple(sorted({chip.process_index for chip in chips}))
-    return _peers(processes) if len(processes) > 1 else None
+    return _peers(processes, about) if len(processes) > 1 else None
 
 
 @cache
-def _peers(processes: tuple[int, ...]) -> Peers:
+def _peers(processes: tuple[int, ...], about: str) -> Peers:
     name = "-".join(map(str, processes)) if len(processes) < process_count() else "all"
-    store = dist.PrefixStore(f"torch_pjrt/programs/{name}", store_of_run())
+    store = dist.PrefixStore(f"torch_pjrt/{about}/{name}", store_of_run())
     return Peers(store, processes, processes.index(process_index()), peer_timeout())
