@@ -98,6 +98,95 @@ def own_part(mesh: Mesh, entry: Entry | Sequence[str]) -> OwnPart:
     for place, chip in _places(mesh):
         if chip.process_index == own_process():
             number = 0
-            for name in _OPTIONS
-    }
+            for name in names:
+                number = number * mesh.axis_size(name) + place[mesh.axis_names.index(name)]
+            here.add(number)
+    if not here:
+        raise ShardingError("This process has no chips on the mesh.", saw=f"a mesh of {mesh.shape}")
+    first = min(here)
+    if max(here) - first + 1 != len(here):
+        raise ShardingError(
+            "The chips of this process do not lie beside each other.",
+            saw=f"parts {sorted(here)} of {n} along {names}",
+            hint="Mesh.hybrid puts the chips of a process beside each other",
+        )
+    return OwnPart(first, len(here), n)
+
+
+def _places(mesh: Mesh) -> Iterator[tuple[tuple[int, ...], Any]]:
+    import numpy as np
+
+    return np.ndenumerate(mesh.jax_mesh.devices)
+
+
+def is_over_processes(mesh: Mesh) -> bool:
+    """Whether the mesh has chips of other processes."""
+    return any(chip.process_index != own_process() for _, chip in _places(mesh))
+
+
+class OwnRows:
+    """A sampler of batches that takes this process's rows of each batch that another one gives.
+
+    All processes must draw the same batches: that is compared at the first one of each epoch.
+    """
+
+    def __init__(self, batches: Iterable[Sequence[Any]], mesh: Mesh, part: OwnPart) -> None:
+        self._batches, self._mesh, self._part = batches, mesh, part
+
+    def __len__(self) -> int:
+        return len(self._batches)  # type: ignore[arg-type]
+
+    def __iter__(self) -> Iterator[list[Any]]:
+        for number, batch in enumerate(self._batches):
+            indices = list(batch)
+            if number == 0:
+                self._compare(indices)
+            if len(indices) % self._part.n:
+                raise ShardingError(
+                    f"A batch has {len(indices)} rows, which {self._part.n} parts do not divide.",
+                    hint="DataLoader(..., drop_last=True) leaves a smaller last one out",
+                )
+            yield indices[self._part.rows(len(indices))]
+
+    def set_epoch(self, epoch: int) -> None:
+        """Tell the sampler of the batches, if it asks."""
+        for one in (self._batches, getattr(self._batches, "sampler", None)):
+            if hasattr(one, "set_epoch"):
+                one.set_epoch(epoch)  # type: ignore[union-attr]
+
+    def _compare(self, indices: list[Any]) -> None:
+        from torch_pjrt_spmd.distributed.launches import agree_on
+
+        digest = hashlib.sha256(repr(indices).encode()).hexdigest()[:16]
+        agree_on(self._mesh.jax_mesh.devices.flat, f"load a batch of indices {digest}", "batches")
+
+
+# What a `DataLoader` is made with, beside its dataset and sampler.
+_OPTIONS = (
+    "num_workers",
+    "collate_fn",
+    "pin_memory",
+    "timeout",
+    "worker_init_fn",
+    "multiprocessing_context",
+    "generator",
+    "prefetch_factor",
+    "persistent_workers",
+)
+
+
+def own_rows_of(loader: Any, mesh: Mesh, entry: Entry | Sequence[str]) -> Any:
+    """A `DataLoader` like this one that loads this process's rows alone; None for what is none, or has none.
+
+    Its shuffling draws from PyTorch's generator of the CPU, or its own: in each process alike, where these
+    have one seed.
+    """
+    from torch.utils.data import DataLoader, IterableDataset
+
+    if type(loader) is not DataLoader or isinstance(loader.dataset, IterableDataset):
+        return None
+    if loader.batch_sampler is None:
+        return None
+    sampler = OwnRows(loader.batch_sampler, mesh, own_part(mesh, entry))
+    options = {name: getattr(loader, name) for name in _OPTIONS}
     return DataLoader(loader.dataset, batch_sampler=sampler, **options)
