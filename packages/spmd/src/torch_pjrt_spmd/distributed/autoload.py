@@ -20,11 +20,12 @@ def autoload() -> None:
         return  # PyTorch is still half imported; it calls again at the end
     try:
         import torch.distributed as dist
+        from torch.distributed.rendezvous import register_rendezvous_handler
 
         if not dist.is_available() or hasattr(dist.Backend, BACKEND.upper()):
             return
         dist.Backend.register_backend(BACKEND, _create, extended_api=True, devices=["pjrt"])
-        dist.register_rendezvous_handler(BACKEND, _rendezvous)
+        register_rendezvous_handler(BACKEND, _rendezvous)
     except Exception as error:
         with contextlib.suppress(Warning):  # under `python -W error` too, `import torch` must work
             warnings.warn(f"The backend `pjrt` is not there: {error}", stacklevel=2)

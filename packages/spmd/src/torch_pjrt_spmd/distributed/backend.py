@@ -10,7 +10,8 @@ from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
-from torch._C._distributed_c10d import FakeProcessGroup
+from torch._C._distributed_c10d import FakeProcessGroup, PrefixStore
+from torch.distributed.constants import default_pg_timeout
 
 from torch_pjrt_spmd.distributed import group, kernels
 from torch_pjrt_spmd.distributed.joining import join
@@ -31,8 +32,9 @@ def create(options: Any, backend_options: Any) -> Any:
     if not dist.is_initialized():
         join(options.store, rank, size)
     kernels.register()
-    given = options.timeout if options.timeout != dist.constants.default_pg_timeout else None
-    own_store = dist.PrefixStore("torch_pjrt", options.store)
-    host = dist.ProcessGroupGloo(dist.PrefixStore("host", own_store), rank, size, timeout=_LONG)
+    given = options.timeout if options.timeout != default_pg_timeout else None
+    own_store = PrefixStore("torch_pjrt", options.store)
+    host = dist.ProcessGroupGloo(PrefixStore("host", own_store), rank, size, timeout=_LONG)
     group.add(group.Group(name, own_store, ranks, rank, host, peer_timeout(given)))
-    return FakeProcessGroup._create_internal(rank, size, backend_options)
+    make: Any = FakeProcessGroup._create_internal  # PyTorch's stub leaves its last argument out
+    return make(rank, size, backend_options)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
-import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 from torch_pjrt.errors import DeviceError
 from torch_pjrt.extend import choose_run, client, joined_run, start
@@ -59,7 +59,7 @@ def _coordinator(store: Any, rank: int) -> str:
 
 def _own_address(store: Any) -> str:
     """By which name the other processes reach this host."""
-    while isinstance(store, dist.PrefixStore):
+    while isinstance(store, PrefixStore):
         store = store.underlying_store
     host = getattr(store, "host", None)
     if host in ("localhost", "127.0.0.1", "::1"):
@@ -98,14 +98,14 @@ def _served(run: Processes, timeout: timedelta) -> Any:
     table, key = distributed.global_state.client, "torch_pjrt/store"
     assert table is not None
     if run.index == 0:
-        store = dist.TCPStore("0.0.0.0", 0, run.count, True, timeout, wait_for_workers=False)
+        store = TCPStore("0.0.0.0", 0, run.count, True, timeout, wait_for_workers=False)
         host = run.coordinator.rpartition(":")[0]
         table.key_value_set(key, f"{host}:{store.port}")
         return store
     host, _, port = table.blocking_key_value_get(
         key, int(timeout.total_seconds() * 1000)
     ).rpartition(":")
-    return dist.TCPStore(host, int(port), run.count, False, timeout, wait_for_workers=False)
+    return TCPStore(host, int(port), run.count, False, timeout, wait_for_workers=False)
 
 
 def chip_of(rank: int) -> Any:

@@ -7,6 +7,7 @@ calls, after what was recorded before it.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from functools import cache
 from math import prod
@@ -15,6 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from torch_pjrt_spmd.distributed.factors import factor_of_callers
 from torch_pjrt_spmd.distributed.group import Group, group_of
 from torch_pjrt_spmd.distributed.programs import axis
 from torch_pjrt_spmd.distributed.reductions import (
@@ -26,33 +28,16 @@ from torch_pjrt_spmd.distributed.reductions import (
     reduced,
     scattered_from_root,
 )
-from torch_pjrt_spmd.distributed.work import Launched
+from torch_pjrt_spmd.distributed.work import done, pending
 
 Tensors = Sequence[torch.Tensor]
-
-# PyTorch holds a Work by its C++ half alone: without the Python object, its `wait` is not ours.
-_alive: list[Any] = []
-_MOST_ALIVE = 4096
-
-
-def _work(results: Tensors, finish: Callable[[], None] | None = None) -> Any:
-    work = Launched(results, finish)
-    _alive.append(work)
-    if len(_alive) > _MOST_ALIVE:
-        del _alive[: _MOST_ALIVE // 2]
-    return work.boxed()
-
 
 def _reduction(op: Any) -> tuple[Any, float]:
     """What a kernel is given as a `ReduceOp`: its kind, and the factor of PREMUL_SUM."""
     kind = Kind(op.op())
     if kind == Kind.PREMUL_SUM:
-        return kind, _factor(op)
+        return kind, factor_of_callers()
     return kind, 1.0
-
-
-def _factor(op: Any) -> float:
-    return float(dist.ReduceOp.unbox(op).factor) if hasattr(dist.ReduceOp, "unbox") else 1.0
 
 
 # Reductions.
@@ -60,12 +45,12 @@ def _factor(op: Any) -> float:
 
 def _allreduce(tensors: Tensors, pg: Any, op: Any, sparse: Any, *rest: Any) -> Any:
     _reduce_all(group_of(pg), tensors, op, tensors)
-    return list(tensors), _work(tensors)
+    return list(tensors), done(tensors)
 
 
 def _allreduce_coalesced(tensors: Tensors, pg: Any, op: Any, *rest: Any) -> Any:
     _reduce_all(group_of(pg), tensors, op, tensors)
-    return _work(tensors)
+    return done(tensors)
 
 
 def _reduce(
@@ -78,7 +63,7 @@ def _reduce(
 ) -> Any:
     group = group_of(pg)
     _reduce_all(group, tensors, op, tensors if group.rank == root else [None] * len(tensors))
-    return _work(tensors)
+    return done(tensors)
 
 
 def _reduce_all(
@@ -99,7 +84,7 @@ def _reduce_scatter(
     group = group_of(pg)
     for output, given in zip(outputs, inputs, strict=True):
         _scatter_reduced(group, [output], [torch.stack(list(given))], op)
-    return list(outputs), _work(outputs)
+    return list(outputs), done(outputs)
 
 
 def _reduce_scatter_base(
@@ -110,14 +95,14 @@ def _reduce_scatter_base(
     *rest: Any,
 ) -> Any:
     _scatter_reduced(group_of(pg), [output], [given], op)
-    return output, _work([output])
+    return output, done([output])
 
 
 def _reduce_scatter_tensor_coalesced(
     outputs: Tensors, inputs: Tensors, pg: Any, op: Any, *rest: Any
 ) -> Any:
     _scatter_reduced(group_of(pg), outputs, inputs, op)
-    return _work(outputs)
+    return done(outputs)
 
 
 def _scatter_reduced(group: Group, outputs: Tensors, inputs: Tensors, op: Any) -> None:
@@ -155,13 +140,14 @@ def _gathered(x: Any, shape: Sequence[int]) -> Any:
 
 def _allgather(outputs: Sequence[Tensors], inputs: Tensors, pg: Any, *rest: Any) -> Any:
     _gather_lists(group_of(pg), outputs, inputs)
-    return [list(some) for some in outputs], _work([x for some in outputs for x in some])
+    return [list(some) for some in outputs], done([x for some in outputs for x in some])
 
 
 def _allgather_coalesced(outputs: Sequence[Tensors], inputs: Tensors, pg: Any, *rest: Any) -> Any:
-    """`outputs` has a list for each input, or one for each rank, as PyTorch's own callers differ."""
-    _gather_lists(group_of(pg), outputs, inputs)
-    return _work([x for some in outputs for x in some])
+    """`outputs` has a list for each rank, other than those of `_allgather`, which has one for each input."""
+    of_inputs = [list(some) for some in zip(*outputs, strict=True)]
+    _gather_lists(group_of(pg), of_inputs, inputs)
+    return done([x for some in outputs for x in some])
 
 
 def _gather_lists(
@@ -183,12 +169,12 @@ def _gather_lists(
 
 def _allgather_base(output: torch.Tensor, given: torch.Tensor, pg: Any, *rest: Any) -> Any:
     _gather_bases(group_of(pg), [output], [given])
-    return output, _work([output])
+    return output, done([output])
 
 
 def _allgather_into_tensor_coalesced(outputs: Tensors, inputs: Tensors, pg: Any, *rest: Any) -> Any:
     _gather_bases(group_of(pg), outputs, inputs)
-    return _work(outputs)
+    return done(outputs)
 
 
 def _gather_bases(group: Group, outputs: Tensors, inputs: Tensors) -> None:
@@ -208,13 +194,13 @@ def _gather(
     *rest: Any,
 ) -> Any:
     _gather_lists(group_of(pg), outputs, inputs, root)
-    return _work([x for some in outputs for x in some])
+    return done([x for some in outputs for x in some])
 
 
 def _broadcast(tensors: Tensors, pg: Any, root: int, root_tensor: int, *rest: Any) -> Any:
     function = lambda *xs: [from_root(x, root) for x in xs]  # noqa: E731
     group_of(pg).run(("broadcast", root), function, tensors, tensors)
-    return list(tensors), _work(tensors)
+    return list(tensors), done(tensors)
 
 
 def _scatter(
@@ -228,7 +214,7 @@ def _scatter(
     for i, output in enumerate(outputs):
         given = torch.stack(list(inputs[i])) if group.rank == root else _zeros(group.size, output)
         group.run(("scatter", root), lambda x: [scattered_from_root(x, root)], [given], [output])
-    return list(outputs), _work(outputs)
+    return list(outputs), done(outputs)
 
 
 def _zeros(n: int, like: torch.Tensor) -> torch.Tensor:
@@ -251,14 +237,14 @@ def _alltoall_base(
         even = len({*output_splits, *input_splits}) == 1
         if not _on_all(group, even):
             _all_to_all_on_host(group, output, given, output_splits, input_splits)
-            return _work([output])
+            return done([output])
     shape = tuple(output.shape)
 
     def function(x: Any) -> list[Any]:
         return [_exchanged(x.reshape(-1), (group.size, x.size // group.size)).reshape(shape)]
 
     group.run(("all_to_all_single", shape), function, [given], [output])
-    return _work([output])
+    return done([output])
 
 
 def _alltoall(outputs: Tensors, inputs: Tensors, pg: Any, *rest: Any) -> Any:
@@ -269,14 +255,14 @@ def _alltoall(outputs: Tensors, inputs: Tensors, pg: Any, *rest: Any) -> Any:
         group.run(("all_to_all",), function, [torch.stack(list(inputs))], outputs)
     else:
         _lists_on_host(group, outputs, inputs)
-    return list(outputs), _work(outputs)
+    return list(outputs), done(outputs)
 
 
 def _on_all(group: Group, here: bool) -> bool:
     """Whether something is so on all ranks."""
     flag = torch.tensor([int(here)])
     options = dist.AllreduceOptions()
-    options.reduceOp = dist.ReduceOp.MIN
+    options.reduceOp = dist.ReduceOp(dist.ReduceOp.MIN)
     group.exchange_on_host(group.host.allreduce([flag], options))
     return bool(flag.item())
 
@@ -316,7 +302,7 @@ def _barrier(
     *rest: Any,
 ) -> Any:
     group_of(pg).peers.agree("barrier")
-    return _work([])
+    return done([])
 
 
 # From one to one, by way of the host: who sends need not wait for who receives.
@@ -326,7 +312,12 @@ def _send(tensors: Tensors, pg: Any, to: int, tag: int) -> Any:
     group = group_of(pg)
     host = [x.cpu().contiguous() for x in tensors]
     work = group.host.send(host, to, tag)
-    return _work(tensors, lambda: (group.exchange_on_host(work), host)[0])
+
+    def finish() -> int:
+        group.exchange_on_host(work)
+        return to
+
+    return pending(tensors, finish)
 
 
 def _recv(tensors: Tensors, pg: Any, source: int, tag: int) -> Any:
@@ -343,12 +334,13 @@ def _receive(group: Group, tensors: Tensors, begin: Callable[[list[torch.Tensor]
     host = [torch.empty(x.shape, dtype=x.dtype) for x in tensors]
     work = begin(host)
 
-    def finish() -> None:
+    def finish() -> int:
         group.exchange_on_host(work)
         for x, there in zip(tensors, host, strict=True):
             x.copy_(there)
+        return int(work._source_rank())
 
-    return _work(tensors, finish)
+    return pending(tensors, finish)
 
 
 _KERNELS: dict[str, Callable[..., Any]] = {
@@ -378,6 +370,9 @@ _KERNELS: dict[str, Callable[..., Any]] = {
 def register() -> torch.library.Library:
     """Give PyTorch the kernels. The library lives as long as the process."""
     library = torch.library.Library("c10d", "IMPL")
-    for name, kernel in _KERNELS.items():
-        library.impl(name, kernel, "PrivateUse1")
+    with warnings.catch_warnings():
+        # PyTorch has kernels for this key, for backends that are written in C++.
+        warnings.filterwarnings("ignore", r"(?s).*Overriding a previously registered kernel")
+        for name, kernel in _KERNELS.items():
+            library.impl(name, kernel, "PrivateUse1")
     return library

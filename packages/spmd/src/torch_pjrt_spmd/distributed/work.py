@@ -8,27 +8,41 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._C import _distributed_c10d
 
 
-class Launched(dist.Work):
-    """A collective that the device has, whose results are lazy tensors: there is nothing to wait for."""
+def done(results: Sequence[torch.Tensor]) -> Any:
+    """The work of a launched collective, whose results are lazy tensors: there is nothing to wait for."""
+    future: torch.futures.Future[Any] = torch.futures.Future()
+    future.set_result(list(results))
+    return _distributed_c10d._create_work_from_future(future).boxed()  # pyright: ignore[reportAttributeAccessIssue]
 
-    def __init__(
-        self, results: Sequence[torch.Tensor], finish: Callable[[], None] | None = None
-    ) -> None:
+
+def pending(results: Sequence[torch.Tensor], finish: Callable[[], int]) -> Any:
+    """The work of what `finish`, called by the first who waits, ends; it gives the rank at the other end."""
+    work = _Pending(results, finish)
+    _alive.add(work)
+    return work.boxed()
+
+
+class _Pending(dist.Work):
+    """Ends when somebody waits for it: what it gives is written by that thread, as if recorded there."""
+
+    def __init__(self, results: Sequence[torch.Tensor], finish: Callable[[], int]) -> None:
         super().__init__()
         self._results = list(results)
-        self._finish = finish
+        self._finish: Callable[[], int] | None = finish
         self._future: torch.futures.Future[Any] = torch.futures.Future()
-        if finish is None:
-            self._future.set_result(self._results)
+        self._peer = -1
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Have the results be there for what is recorded from now on."""
         if self._finish is not None:
             finish, self._finish = self._finish, None
-            finish()
+            self._peer = finish()
             self._future.set_result(self._results)
+            self._results = []
+            _alive.discard(self)
         return True
 
     def is_completed(self) -> bool:
@@ -42,11 +56,21 @@ class Launched(dist.Work):
 
     def result(self) -> list[torch.Tensor]:
         self.wait()
-        return self._results
+        return self._future.value()
 
     def synchronize(self) -> None:
         self.wait()
 
+    def source_rank(self) -> int:
+        """Of a receive from anyone: who sent, once it is there."""
+        return self._peer
+
+    _source_rank = source_rank
+
     def get_future(self) -> torch.futures.Future[Any]:
         self.wait()
         return self._future
+
+
+# PyTorch holds a Work by its C++ half alone, which without this Python half would wait for ever.
+_alive: set[_Pending] = set()

@@ -1,0 +1,87 @@
+"""Starts a script in several processes that find each other by `env://`, and waits for them, never for ever."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch_pjrt.testing.child import QUICK_XLA_FLAGS
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[3]
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a process ended: its status (None: it did not in time), what it printed, after how many seconds."""
+
+    status: int | None
+    out: str
+    err: str
+    seconds: float
+
+
+def run(
+    script: str, n: int, *arguments: str, timeout_s: float = 120, chips: int = 1, **environment: str
+) -> list[Ended]:
+    """What n processes of a script beside this file printed, in the order of ranks.
+
+    chips   virtual CPU devices of each process.
+    """
+    shared = {
+        **os.environ,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "WORLD_SIZE": str(n),
+        "OMP_NUM_THREADS": "1",
+        "TORCH_PJRT_CACHE_DIR": "",
+        "PYTHONPATH": os.pathsep.join([str(HERE), *_paths()]),
+        "XLA_FLAGS": f"{QUICK_XLA_FLAGS} --xla_force_host_platform_device_count={chips}",
+        **environment,
+    }
+    begun = time.monotonic()
+    running = []
+    for rank in range(n):
+        out, err = tempfile.TemporaryFile("w+"), tempfile.TemporaryFile("w+")  # noqa: SIM115  closed by `_ended`
+        process = subprocess.Popen(
+            [sys.executable, str(HERE / script), *arguments],
+            stdout=out,
+            stderr=err,
+            env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+        )
+        running.append((process, out, err))
+    seconds: dict[int, float] = {}
+    while len(seconds) < n and time.monotonic() - begun < timeout_s:
+        time.sleep(0.02)
+        for rank, (process, _, _) in enumerate(running):
+            if rank not in seconds and process.poll() is not None:
+                seconds[rank] = time.monotonic() - begun
+    return [_ended(*one, seconds.get(rank, timeout_s)) for rank, one in enumerate(running)]
+
+
+def free_port() -> int:
+    """A port of this host that nobody listens on."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def _paths() -> list[str]:
+    given = os.environ.get("PYTHONPATH", "")
+    return [path for path in given.split(os.pathsep) if path]
+
+
+def _ended(process: subprocess.Popen[bytes], out, err, seconds: float) -> Ended:  # noqa: ANN001
+    status = process.poll()
+    if status is None:
+        process.kill()
+        process.wait()
+    out.seek(0), err.seek(0)
+    with out, err:
+        return Ended(status, out.read(), err.read(), seconds)

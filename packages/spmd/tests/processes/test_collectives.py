@@ -1,0 +1,49 @@
+"""Every collective of the backend `pjrt` gives what gloo gives on CPU tensors in the same processes."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from several import run
+
+
+def _report(n: int, *arguments: str, **how: int) -> dict:
+    """What the processes agree on; they ran as many cases each."""
+    reports = []
+    for ended in run("collective_cases.py", n, *arguments, timeout_s=240, **how):
+        assert ended.status == 0, ended.err
+        assert "Overriding a previously registered kernel" not in ended.err
+        reports.append(json.loads(ended.out.splitlines()[-1]))
+    for report in reports:
+        assert report["failed"] == []
+    return reports[0]
+
+
+def test_splits_views_handles_objects_and_subgroups_are_as_with_gloo():
+    report = _report(2, "--few")
+
+    assert report["gloo"] >= 35
+
+
+@pytest.mark.slow("file")
+def test_every_collective_dtype_and_reduction_is_as_with_gloo():
+    report = _report(2)
+
+    assert report["gloo"] >= 295
+    assert report["formula"] >= 140
+
+
+@pytest.mark.slow("file")
+def test_four_processes_are_as_with_gloo():
+    report = _report(4, "--few")
+
+    assert report["gloo"] >= 35
+
+
+@pytest.mark.slow("file")
+def test_with_two_chips_each_the_first_of_each_process_takes_part():
+    report = _report(2, "--few", chips=2)
+
+    assert report["gloo"] >= 35
+    assert report["chips"] == 2
