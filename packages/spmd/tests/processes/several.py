@@ -1,4 +1,4 @@
-"""Starts a script in several processes that find each other by `env://`, and waits for them, never for ever."""
+"""Starts a script in several processes that find each other by `env://`, and waits, but not for ever."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TextIO
 
 from torch_pjrt.testing.child import QUICK_XLA_FLAGS
 
@@ -46,7 +47,7 @@ def run(
         **environment,
     }
     begun = time.monotonic()
-    running = []
+    running: list[Any] = []
     for rank in range(n):
         out, err = tempfile.TemporaryFile("w+"), tempfile.TemporaryFile("w+")  # noqa: SIM115  closed by `_ended`
         process = subprocess.Popen(
@@ -62,7 +63,10 @@ def run(
         for rank, (process, _, _) in enumerate(running):
             if rank not in seconds and process.poll() is not None:
                 seconds[rank] = time.monotonic() - begun
-    return [_ended(*one, seconds.get(rank, timeout_s)) for rank, one in enumerate(running)]
+    return [
+        _ended(process, out, err, seconds.get(rank, timeout_s))
+        for rank, (process, out, err) in enumerate(running)
+    ]
 
 
 def free_port() -> int:
@@ -77,11 +81,12 @@ def _paths() -> list[str]:
     return [path for path in given.split(os.pathsep) if path]
 
 
-def _ended(process: subprocess.Popen[bytes], out, err, seconds: float) -> Ended:  # noqa: ANN001
+def _ended(process: subprocess.Popen[bytes], out: TextIO, err: TextIO, seconds: float) -> Ended:
     status = process.poll()
     if status is None:
         process.kill()
         process.wait()
-    out.seek(0), err.seek(0)
+    out.seek(0)
+    err.seek(0)
     with out, err:
         return Ended(status, out.read(), err.read(), seconds)

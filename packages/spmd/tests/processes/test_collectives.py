@@ -8,10 +8,10 @@ import pytest
 from several import run
 
 
-def _report(n: int, *arguments: str, **how: int) -> dict:
+def _report(n: int, *arguments: str, chips: int = 1) -> dict:
     """What the processes agree on; they ran as many cases each."""
     reports = []
-    for ended in run("collective_cases.py", n, *arguments, timeout_s=240, **how):
+    for ended in run("compare_with_gloo.py", n, *arguments, timeout_s=240, chips=chips):
         assert ended.status == 0, ended.err
         assert "Overriding a previously registered kernel" not in ended.err
         reports.append(json.loads(ended.out.splitlines()[-1]))

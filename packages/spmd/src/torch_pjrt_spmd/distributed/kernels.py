@@ -32,6 +32,7 @@ from torch_pjrt_spmd.distributed.work import done, pending
 
 Tensors = Sequence[torch.Tensor]
 
+
 def _reduction(op: Any) -> tuple[Any, float]:
     """What a kernel is given as a `ReduceOp`: its kind, and the factor of PREMUL_SUM."""
     kind = Kind(op.op())
