@@ -64,13 +64,13 @@ class Group:
             if tensor is not None:
                 write(tensor, array)
 
-    def exchange_on_host(self, work: Any) -> None:
-        """Wait for what the host's group does."""
+    def exchange_on_host(self, work: Any, what: str) -> None:
+        """Wait for what the host's group does: `what`, in words."""
         try:
             work.wait(timedelta(seconds=self.peers.timeout))
         except RuntimeError as error:
             raise PeerError(
-                "An exchange between hosts failed.",
+                f"An exchange between hosts failed: {what}.",
                 saw=str(error).partition("\n")[0],
                 hint="a rank is gone, or did not call it within TORCH_PJRT_PEER_TIMEOUT seconds",
             ) from error

@@ -264,7 +264,7 @@ def _on_all(group: Group, here: bool) -> bool:
     flag = torch.tensor([int(here)])
     options = dist.AllreduceOptions()
     options.reduceOp = dist.ReduceOp(dist.ReduceOp.MIN)
-    group.exchange_on_host(group.host.allreduce([flag], options))
+    group.exchange_on_host(group.host.allreduce([flag], options), "all_to_all")
     return bool(flag.item())
 
 
@@ -279,7 +279,8 @@ def _all_to_all_on_host(
     host, there = given.cpu().contiguous(), torch.empty(output.shape, dtype=output.dtype)
     outs = list(output_splits) or [output.shape[0] // group.size] * group.size
     ins = list(input_splits) or [given.shape[0] // group.size] * group.size
-    group.exchange_on_host(group.host.alltoall_base(there, host, outs, ins, dist.AllToAllOptions()))
+    work = group.host.alltoall_base(there, host, outs, ins, dist.AllToAllOptions())
+    group.exchange_on_host(work, "all_to_all_single")
     output.copy_(there)
 
 
@@ -289,9 +290,8 @@ def _lists_on_host(group: Group, outputs: Tensors, inputs: Tensors) -> None:
     flat = torch.empty(sum(map(torch.numel, got)), dtype=got[0].dtype)
     ins, outs = [prod(x.shape) for x in sent], [prod(x.shape) for x in got]
     joined = torch.cat([x.flatten() for x in sent])
-    group.exchange_on_host(
-        group.host.alltoall_base(flat, joined, outs, ins, dist.AllToAllOptions())
-    )
+    work = group.host.alltoall_base(flat, joined, outs, ins, dist.AllToAllOptions())
+    group.exchange_on_host(work, "all_to_all")
     for x, part in zip(outputs, flat.split(outs), strict=True):
         x.copy_(part.view(x.shape))
 
@@ -313,9 +313,10 @@ def _send(tensors: Tensors, pg: Any, to: int, tag: int) -> Any:
     group = group_of(pg)
     host = [x.cpu().contiguous() for x in tensors]
     work = group.host.send(host, to, tag)
+    what = f"a send to rank {group.peers.ranks[to]} with tag {tag}"
 
     def finish() -> int:
-        group.exchange_on_host(work)
+        group.exchange_on_host(work, what)
         return to
 
     return pending(tensors, finish)
@@ -323,20 +324,24 @@ def _send(tensors: Tensors, pg: Any, to: int, tag: int) -> Any:
 
 def _recv(tensors: Tensors, pg: Any, source: int, tag: int) -> Any:
     group = group_of(pg)
-    return _receive(group, tensors, lambda host: group.host.recv(host, source, tag))
+    what = f"a receive from rank {group.peers.ranks[source]} with tag {tag}"
+    return _receive(group, tensors, what, lambda host: group.host.recv(host, source, tag))
 
 
 def _recv_any_source(tensors: Tensors, pg: Any, tag: int) -> Any:
     group = group_of(pg)
-    return _receive(group, tensors, lambda host: group.host.recv_anysource(host, tag))
+    what = f"a receive from any rank with tag {tag}"
+    return _receive(group, tensors, what, lambda host: group.host.recv_anysource(host, tag))
 
 
-def _receive(group: Group, tensors: Tensors, begin: Callable[[list[torch.Tensor]], Any]) -> Any:
+def _receive(
+    group: Group, tensors: Tensors, what: str, begin: Callable[[list[torch.Tensor]], Any]
+) -> Any:
     host = [torch.empty(x.shape, dtype=x.dtype) for x in tensors]
     work = begin(host)
 
     def finish() -> int:
-        group.exchange_on_host(work)
+        group.exchange_on_host(work, what)
         for x, there in zip(tensors, host, strict=True):
             x.copy_(there)
         return int(work._source_rank())
