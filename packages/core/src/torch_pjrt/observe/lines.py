@@ -93,17 +93,20 @@ def are_in_programs() -> bool:
     return bool(_noting.reasons & _noting.in_programs)
 
 
-def note_for(reason: str, *, in_programs: bool = False) -> None:
+def note_for(reason: str, *, in_programs: bool = False, with_modules: bool = True) -> None:
     """Note lines from now on, until `stop_for` was called for every reason.
 
-    With `in_programs` they go into XLA's metadata too: then they are part of what is compiled.
+    With `in_programs` they go into XLA's metadata too: then they are part of what is compiled. Without
+    `with_modules` the lines do not say in which module they are, and modules get no hooks.
     """
     if in_programs:
         _noting.in_programs.add(reason)
+    if with_modules and reason not in _noting.with_modules:
+        _noting.with_modules.add(reason)
+        modules.watch()
     if not _noting.reasons:
         Tape.new_code = NotedCode
         State.tape = property(_get_tape, _set_tape)  # type: ignore[assignment]
-        modules.watch()
     _noting.reasons.add(reason)
     if not isinstance(state.tape.code, NotedCode):
         state.tape.code = NotedCode(state.tape.code)
@@ -116,6 +119,8 @@ def stop_for(reason: str) -> None:
         del State.tape
         state.tape.code = list(state.tape.code)
         _noting.forward.clear()
+    if reason in _noting.with_modules:
+        _noting.with_modules.discard(reason)
         modules.unwatch()
     _noting.reasons.discard(reason)
 
@@ -135,7 +140,8 @@ def noted(reason: str, *, in_programs: bool = False) -> Iterator[None]:
 class _Noting:
     """Who wants lines, and what is noted.
 
-    reasons      for which they are noted; `in_programs` are those that want them there.
+    reasons      for which they are noted; `in_programs` are those that want them there, `with_modules` those
+                 that want modules with them.
     forward      lines of forward operators, by the sequence number of the node of autograd that computes
                  their gradient.
     """
@@ -143,6 +149,7 @@ class _Noting:
     def __init__(self) -> None:
         self.reasons: set[str] = set()
         self.in_programs: set[str] = set()
+        self.with_modules: set[str] = set()
         self.forward: dict[int, Line] = {}
 
 

@@ -16,6 +16,7 @@ from torch_pjrt.errors import TorchPjrtError
 from torch_pjrt.extend import add_program_hooks, note_lines, outline
 from torch_pjrt_spmd.distributed.errors import PeersDiffer
 from torch_pjrt_spmd.distributed.run import peers_of
+from torch_pjrt_spmd.settings import config
 
 if TYPE_CHECKING:
     from torch_pjrt.extend import Program
@@ -27,7 +28,8 @@ _digests: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
 @cache
 def watch_launches() -> None:
     """Have launches compared, from the first mesh of a run on; and lines noted, to name them."""
-    note_lines("processes")
+    if config.note_lines:
+        note_lines("processes", with_modules=False)
     add_program_hooks(before_launch=_agree)
 
 
