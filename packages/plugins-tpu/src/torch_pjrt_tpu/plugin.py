@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from torch_pjrt.plugin import Device, ForeignCalls, impl, platform_chips
-from torch_pjrt_tpu import ahead, probe
+from torch_pjrt.plugin import Device, ForeignCalls, Processes, impl, platform_chips
+from torch_pjrt_tpu import ahead, pod, probe
 
 if TYPE_CHECKING:
     import jax
@@ -34,6 +34,10 @@ class Tpu(Device):
 
     def objection(self) -> str | None:
         return probe.objection()
+
+    def processes(self) -> Processes | None:
+        """JAX's variables say which run this is part of, or the pod's own do."""
+        return super().processes() or pod.processes()
 
     def start(self) -> Sequence[jax.Device]:  # pyright: ignore[reportInvalidTypeForm]
         import jax

@@ -24,6 +24,7 @@ puts collectives where they are needed.
     visualize_sharding  the same as a picture in the terminal, or in a file
     collectives         what chips exchange in each program; Collectives
     program_reports     that, bytes on each chip, and what chips do alike; ProgramReports
+    launch              a function in several processes of this machine; LaunchError
     config              bandwidths and what to warn of
     ShardingError       a tensor cannot lie on the mesh as the spec says
     ShardingWarning     a program keeps whole, or moves about, what is large
@@ -52,6 +53,8 @@ if TYPE_CHECKING:
     from torch_pjrt_spmd.exchanges import Collective, collectives
     from torch_pjrt_spmd.experts import mixture_of_experts
     from torch_pjrt_spmd.in_use import current_mesh, use_mesh
+    from torch_pjrt_spmd.launching.local import launch
+    from torch_pjrt_spmd.launching.passing import LaunchError
     from torch_pjrt_spmd.loader import DeviceLoader
     from torch_pjrt_spmd.mapping import shard_map
     from torch_pjrt_spmd.marking import clear_sharding, distribute_tensor, mark_sharding, shard_as
@@ -85,6 +88,7 @@ __all__ = [
     "CheckpointError",
     "Collective",
     "DeviceLoader",
+    "LaunchError",
     "LocalShard",
     "Mesh",
     "ProgramReport",
@@ -105,6 +109,7 @@ __all__ = [
     "distribute_tensor",
     "full_tensor",
     "init_device_mesh",
+    "launch",
     "load_safetensors",
     "local_shards",
     "make_global_batch",
@@ -142,6 +147,8 @@ _WHERE = {
     "exchanges": "Collective collectives",
     "experts": "mixture_of_experts",
     "in_use": "current_mesh use_mesh",
+    "launching.local": "launch",
+    "launching.passing": "LaunchError",
     "loader": "DeviceLoader",
     "mapping": "shard_map",
     "marking": "clear_sharding distribute_tensor mark_sharding shard_as",

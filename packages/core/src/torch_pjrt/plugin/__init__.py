@@ -4,6 +4,7 @@ The hooks (`plugin/spec.py` has one page of them), and what they return:
 
     impl            marks a function as one of the hooks
     Device          what a plugin says of its hardware; Capabilities, AutocastRules, Processes are parts of it
+    of_environment  the Processes that JAX's variables name
     ForeignCalls    custom calls that programs loaded from disk may have
 
 Rules of operators:
@@ -56,7 +57,7 @@ from torch_pjrt.plugin.jax_backend import (
     platforms_of_plugins,
     separate_cpu_chips,
 )
-from torch_pjrt.plugin.processes import Processes
+from torch_pjrt.plugin.processes import Processes, of_environment
 from torch_pjrt.plugin.spec import impl
 
 if TYPE_CHECKING:
@@ -95,6 +96,7 @@ __all__ = [
     "gpu_options",
     "impl",
     "library_chips",
+    "of_environment",
     "platform_chips",
     "platforms_of_plugins",
     "prims",

@@ -14,7 +14,7 @@ from torch._C._distributed_c10d import FakeProcessGroup, PrefixStore
 from torch.distributed.constants import default_pg_timeout
 
 from torch_pjrt_spmd.distributed import group, kernels
-from torch_pjrt_spmd.distributed.joining import join
+from torch_pjrt_spmd.distributed.joining import join, own_part
 from torch_pjrt_spmd.distributed.settings import peer_timeout
 
 # A limit that gloo itself keeps: ours is looked at where something is waited for.
@@ -33,7 +33,7 @@ def create(options: Any, backend_options: Any) -> Any:
         join(options.store, rank, size)
     kernels.register()
     given = options.timeout if options.timeout != default_pg_timeout else None
-    own_store = PrefixStore("torch_pjrt", options.store)
+    own_store = own_part(options.store)
     host = dist.ProcessGroupGloo(PrefixStore("host", own_store), rank, size, timeout=_LONG)
     group.add(group.Group(name, own_store, ranks, rank, host, peer_timeout(given)))
     make: Any = FakeProcessGroup._create_internal  # PyTorch's stub leaves its last argument out

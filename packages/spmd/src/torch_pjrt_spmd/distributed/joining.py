@@ -6,21 +6,28 @@ others where JAX's coordinator listens: that takes a port of its own, which no l
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
-from torch._C._distributed_c10d import PrefixStore, TCPStore
+from torch._C._distributed_c10d import HashStore, PrefixStore, TCPStore
+from torch.distributed.rendezvous import rendezvous as rendezvous_by
 
 from torch_pjrt.errors import DeviceError
 from torch_pjrt.extend import choose_run, client, joined_run, start
-from torch_pjrt.plugin import Processes
+from torch_pjrt.plugin import Processes, of_environment
+from torch_pjrt_spmd.distributed.addresses import own_address
+from torch_pjrt_spmd.distributed.attempts import new_attempt
+from torch_pjrt_spmd.launching.clusters import of_slurm
 
-_COORDINATOR = "torch_pjrt/coordinator"
+_COORDINATOR = "coordinator"
 
 # The store by which this process has joined its run.
 _stores: list[Any] = []
+# The name of the attempt that this process belongs to.
+_attempts: list[str] = []
 
 
 def join(store: Any, rank: int, size: int) -> None:
@@ -31,9 +38,10 @@ def join(store: Any, rank: int, size: int) -> None:
     """
     if size < 2:
         return
+    _attempts[:] = [new_attempt(store, rank, size)]
     if joined_run() is None:
-        _stores[:] = [store]
-        choose_run(Processes(_coordinator(store, rank), size, rank))
+        _stores[:] = [own_part(store)]
+        choose_run(Processes(_coordinator(_stores[0], rank), size, rank, own_chips()))
     start()
     run = joined_run()
     if run is None or run.count != size or run.index != rank:
@@ -53,33 +61,54 @@ def _coordinator(store: Any, rank: int) -> str:
         with socket.socket() as free:
             free.bind(("", 0))
             port = free.getsockname()[1]
-        store.set(_COORDINATOR, f"{_own_address(store)}:{port}")
+        store.set(_COORDINATOR, f"{own_address(store)}:{port}")
     return store.get(_COORDINATOR).decode()
 
 
-def _own_address(store: Any) -> str:
-    """By which name the other processes reach this host."""
-    while isinstance(store, PrefixStore):
-        store = store.underlying_store
-    host = getattr(store, "host", None)
-    if host in ("localhost", "127.0.0.1", "::1"):
-        return "127.0.0.1"
-    return socket.gethostbyname(socket.gethostname())
+def own_part(store: Any) -> Any:
+    """The part of a store that is this attempt's: another has the keys of those before it as well."""
+    return PrefixStore("/".join(("torch_pjrt", *_attempts)), store)
 
 
 def rendezvous(url: str, timeout: timedelta | None) -> Iterator[tuple[Any, int, int]]:
-    """The store of `init_process_group("pjrt", init_method="pjrt://")`: of the device's run.
+    """The store of `init_process_group("pjrt", init_method="pjrt://")`: of the run, whoever has started it.
 
-    For processes that JAX's variables, or a cluster's own, have made one run.
+    torchrun and what sets the same variables; JAX's variables; Slurm; the hosts of a TPU pod. A process that
+    none of them has started is a run of its own.
     """
+    if joined_run() is None and is_launched():
+        yield next(rendezvous_by("env://", timeout=timeout or timedelta(minutes=30)))
+        return
+    cluster = None if joined_run() is not None or of_environment() is not None else of_slurm()
+    if cluster is not None:
+        choose_run(cluster)
     start()
     run = joined_run()
-    if run is None:
+    if run is not None:
+        yield store_of_run(timeout or timedelta(minutes=5)), run.index, run.count
+    elif cluster is not None:
         raise DeviceError(
-            f"`{url}` is for processes that are a run already, which this one is not.",
-            hint="set JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID, or use torchrun and `env://`",
+            "The device was started before this process joined the others.",
+            saw="a device of this process alone",
+            expected=f"process {cluster.index} of {cluster.count}, as Slurm says",
+            hint=f'call `init_process_group("pjrt", init_method="{url}")` before the first tensor on it',
         )
-    yield store_of_run(timeout or timedelta(minutes=5)), run.index, run.count
+    else:
+        yield HashStore(), 0, 1
+
+
+def is_launched() -> bool:
+    """Whether torchrun, or a launcher that sets the same variables, has started this process."""
+    return all(name in os.environ for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))
+
+
+def own_chips() -> tuple[int, ...] | None:
+    """The chip of a process that has others on its host, by its number there; None: all that it sees."""
+    here, number = (os.environ.get(name, "") for name in ("LOCAL_WORLD_SIZE", "LOCAL_RANK"))
+    seen = os.environ.get("CUDA_VISIBLE_DEVICES") or os.environ.get("ROCR_VISIBLE_DEVICES") or ""
+    if not number.isdigit() or here in ("", "1") or (len(seen.split(",")) == 1 and seen):
+        return None  # it has the host, or its launcher shows it one chip
+    return (int(number),)
 
 
 def store_of_run(timeout: timedelta = timedelta(minutes=5)) -> Any:

@@ -8,9 +8,11 @@ from functools import cache
 from typing import Any
 
 import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 
 from torch_pjrt.extend import joined_run, start
-from torch_pjrt_spmd.distributed.joining import join, store_of_run
+from torch_pjrt_spmd.distributed.joining import is_launched, join, store_of_run
 from torch_pjrt_spmd.distributed.peers import Peers
 from torch_pjrt_spmd.distributed.settings import peer_timeout
 
@@ -18,7 +20,8 @@ from torch_pjrt_spmd.distributed.settings import peer_timeout
 def initialize(init_method: str = "env://") -> None:
     """Start the device as a part of the run that a launcher has started: torchrun, or any that sets the same.
 
-    init_method   as of `torch.distributed.init_process_group`: where the processes find each other.
+    init_method   as of `torch.distributed.init_process_group`: where the processes find each other; `pjrt://`
+                  for those that Slurm has started.
 
     For programs that spread tensors over the chips of all processes. `init_process_group("pjrt")` does the
     same; neither is needed where JAX's variables say who is in the run. Does nothing for one process alone.
@@ -26,18 +29,12 @@ def initialize(init_method: str = "env://") -> None:
     """
     if joined_run() is not None:
         return
-    if dist.is_torchelastic_launched() or init_method != "env://" or _is_in_environment():
-        store, rank, size = next(dist.rendezvous(init_method))
+    if dist.is_torchelastic_launched() or init_method != "env://" or is_launched():
+        store, rank, size = next(rendezvous(init_method))
         store.set_timeout(timedelta(minutes=30))
-        join(dist.PrefixStore("torch_pjrt/run", store), rank, size)
+        join(PrefixStore("torch_pjrt/run", store), rank, size)
     else:
         start()
-
-
-def _is_in_environment() -> bool:
-    import os
-
-    return all(name in os.environ for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))
 
 
 def process_index() -> int:
@@ -61,5 +58,5 @@ def peers_of(chips: Iterable[Any], about: str = "programs") -> Peers | None:
 @cache
 def _peers(processes: tuple[int, ...], about: str) -> Peers:
     name = "-".join(map(str, processes)) if len(processes) < process_count() else "all"
-    store = dist.PrefixStore(f"torch_pjrt/{about}/{name}", store_of_run())
+    store = PrefixStore(f"torch_pjrt/{about}/{name}", store_of_run())
     return Peers(store, processes, processes.index(process_index()), peer_timeout())
