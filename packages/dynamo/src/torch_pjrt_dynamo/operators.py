@@ -11,7 +11,8 @@ from torch_pjrt.extend import record_call, run_on_cpu
 from torch_pjrt.plugin import aten, client
 
 _VIEWS = frozenset((aten.view.default, aten._unsafe_view.default))
-_PLAIN = frozenset(("aten", "prims", "_c10d_functional"))
+_COLLECTIVES = "_c10d_functional"
+_PLAIN = frozenset(("aten", "prims", _COLLECTIVES))
 
 
 class CannotRecord(Exception):
@@ -64,6 +65,14 @@ def run_island(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     """The results of one call on true tensors: by its kernel, or on the CPU where it has none."""
     if isinstance(target, torch._ops.OpOverload):
         if target.namespace in _PLAIN:
-            return target(*args, **on_device(kwargs))
+            results = target(*args, **on_device(kwargs))
+            return _waited(results) if target.namespace == _COLLECTIVES else results
         return run_on_cpu(target, args, kwargs)
     return target(*args, **kwargs)
+
+
+def _waited(results: Any) -> Any:
+    """A collective's results: the graph's own `wait_tensor` is recorded, and so waits for nothing."""
+    for result in results if isinstance(results, (list, tuple)) else (results,):
+        torch.ops._c10d_functional.wait_tensor(result)
+    return results

@@ -120,14 +120,17 @@ def a_group_that_one_uses() -> Any:
 
 
 def groups_in_another_order() -> Any:
-    a, b = (dist.new_group(list(range(SIZE)), timeout=timedelta(seconds=3)) for _ in range(2))
+    limit = timedelta(seconds=3)
+    a: Any = dist.new_group(list(range(SIZE)), timeout=limit)
+    b: Any = dist.new_group(list(range(SIZE)), timeout=limit)
     x = torch.ones(2, device="pjrt")
     for group in (a, b) if RANK == 0 else (b, a):
         dist.all_reduce(x, group=group)
 
 
 def a_receive_that_nobody_sends() -> Any:
-    dist.recv(torch.ones(2, device="pjrt"), 1 - RANK, dist.new_group(list(range(SIZE))))
+    group: Any = dist.new_group(list(range(SIZE)))
+    dist.recv(torch.ones(2, device="pjrt"), 1 - RANK, group)
 
 
 def a_send_that_nobody_receives() -> Any:

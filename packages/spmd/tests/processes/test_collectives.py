@@ -7,11 +7,13 @@ import json
 import pytest
 from several import run
 
+SCRIPT = "compare_with_gloo.py"
 
-def _report(n: int, *arguments: str, chips: int = 1) -> dict:
+
+def _report(n: int, *arguments: str, chips: int = 1, script: str = SCRIPT) -> dict:
     """What the processes agree on; they ran as many cases each."""
     reports = []
-    for ended in run("compare_with_gloo.py", n, *arguments, timeout_s=240, chips=chips):
+    for ended in run(script, n, *arguments, timeout_s=240, chips=chips):
         assert ended.status == 0, ended.err
         assert "Overriding a previously registered kernel" not in ended.err
         reports.append(json.loads(ended.out.splitlines()[-1]))
@@ -47,3 +49,10 @@ def test_with_two_chips_each_the_first_of_each_process_takes_part():
 
     assert report["gloo"] >= 35
     assert report["chips"] == 2
+
+
+@pytest.mark.slow("file")
+def test_functional_collectives_and_gradients_are_as_with_gloo_eager_and_compiled():
+    report = _report(2, script="functional_cases.py")
+
+    assert report["gloo"] == 31
