@@ -1,0 +1,71 @@
+"""A mesh over the chips of several processes: the same script gives the same as in one process."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import several
+
+Found = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def alone() -> Found:
+    [found] = on_eight_chips(1)
+    return found
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for programs on disk."""
+    return tmp_path_factory.mktemp("programs")
+
+
+def on_eight_chips(n: int, programs: str = "") -> list[Found]:
+    """What each of n processes found, which share eight chips."""
+    ended = several.run(
+        "one_mesh.py", n, chips=8 // n, timeout_s=400, TORCH_PJRT_CACHE_DIR=programs
+    )
+    assert [e.status for e in ended] == [0] * n, [e.err[-3000:] for e in ended]
+    return [json.loads(e.out.strip().splitlines()[-1]) for e in ended]
+
+
+def assert_same(found: list[Found], alone: Found) -> None:
+    for one in found:
+        for way, losses in alone["losses"].items():
+            assert one["losses"][way] == pytest.approx(losses, rel=1e-5), way
+        for name, value in alone["values"].items():
+            wanted = pytest.approx(value, rel=1e-5, abs=1e-6) if flat(value) else value
+            assert one["values"][name] == wanted, name
+        for name in ("shuffled", "listed", "made"):
+            assert one["batches"][name] == alone["batches"][name], name
+
+
+def flat(value: Any) -> bool:
+    return isinstance(value, float) or (isinstance(value, list) and isinstance(value[0], float))
+
+
+def test_two_processes_compute_what_one_does(alone: Found, programs: Path) -> None:
+    found = on_eight_chips(2, str(programs))
+
+    assert_same(found, alone)
+    assert [one["batches"]["loaded here"] for one in found] == [0.5, 0.5]
+    assert all(one["compiled"] > 0 for one in found)
+
+
+@pytest.mark.slow
+def test_programs_from_disk_compute_it_too(alone: Found, programs: Path) -> None:
+    found = on_eight_chips(2, str(programs))
+    if any(one["compiled"] for one in found):  # this test runs by itself
+        found = on_eight_chips(2, str(programs))
+
+    assert_same(found, alone)
+    assert [one["compiled"] for one in found] == [0, 0]
+
+
+@pytest.mark.slow
+def test_four_processes_compute_what_one_does(alone: Found) -> None:
+    assert_same(on_eight_chips(4), alone)
