@@ -1,4 +1,4 @@
-"""One mesh of eight chips, of one, two or four processes: prints what came out, alike whoever has the chips."""
+"""One mesh of eight chips, of one, two or four processes: prints what came out, the same for all."""
 
 from __future__ import annotations
 
