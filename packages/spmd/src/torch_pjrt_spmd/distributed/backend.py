@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import FakeProcessGroup, PrefixStore
 from torch.distributed.constants import default_pg_timeout
 
-from torch_pjrt_spmd.distributed import group, kernels
+from torch_pjrt_spmd.distributed import group, health, kernels
 from torch_pjrt_spmd.distributed.joining import join, own_part
 from torch_pjrt_spmd.distributed.settings import peer_timeout
 
@@ -29,12 +29,14 @@ def create(options: Any, backend_options: Any) -> Any:
     rank, size = options.group_rank, options.group_size
     ranks = list(options.global_ranks_in_group) or list(range(size))
     name = options.group_id
+    given = options.timeout if options.timeout != default_pg_timeout else None
+    timeout = peer_timeout(given)
     if not dist.is_initialized():
         join(options.store, rank, size)
+        health.start(options.store, rank, size, timeout)
     kernels.register()
-    given = options.timeout if options.timeout != default_pg_timeout else None
-    own_store = own_part(options.store)
+    own_store = PrefixStore(str(group.generation(name)), own_part(options.store))
     host = dist.ProcessGroupGloo(PrefixStore("host", own_store), rank, size, timeout=_LONG)
-    group.add(group.Group(name, own_store, ranks, rank, host, peer_timeout(given)))
+    group.add(group.Group(name, own_store, ranks, rank, host, timeout))
     make: Any = FakeProcessGroup._create_internal  # PyTorch's stub leaves its last argument out
     return make(rank, size, backend_options)

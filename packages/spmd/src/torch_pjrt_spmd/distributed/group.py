@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from datetime import timedelta
 from typing import Any
 
@@ -12,8 +14,9 @@ import torch.distributed as dist
 from torch_pjrt.extend import Value, array_of, store, value_of
 from torch_pjrt.plugin import contiguous_spec
 from torch_pjrt_spmd.distributed.errors import PeerError
+from torch_pjrt_spmd.distributed.health import health
 from torch_pjrt_spmd.distributed.joining import chip_of
-from torch_pjrt_spmd.distributed.peers import Peers
+from torch_pjrt_spmd.distributed.peers import Peers, lost_error
 from torch_pjrt_spmd.distributed.programs import Chips
 
 Function = Callable[..., Sequence[Any]]
@@ -56,24 +59,36 @@ class Group:
         try:
             results = self._chips.run(what, function, arrays)
         except (RuntimeError, ValueError) as error:
-            raise PeerError(
-                "A collective failed: another rank has most likely gone.",
-                saw=f"{what[0]} of {shapes}: {str(error).partition(chr(10))[0]}",
-            ) from error
+            raise self._lost(f"{what[0]} of {shapes}", error) from error
+        finally:
+            if (own := health()) is not None:
+                own.left()
         for tensor, array in zip(outputs, results, strict=True):
             if tensor is not None:
                 write(tensor, array)
 
     def exchange_on_host(self, work: Any, what: str) -> None:
         """Wait for what the host's group does: `what`, in words."""
+        own = health()
         try:
-            work.wait(timedelta(seconds=self.peers.timeout))
+            with own.waiting(what, self.peers.ranks) if own is not None else nullcontext():
+                work.wait(timedelta(seconds=self.peers.timeout))
         except RuntimeError as error:
-            raise PeerError(
-                f"An exchange between hosts failed: {what}.",
-                saw=str(error).partition("\n")[0],
-                hint="a rank is gone, or did not call it within TORCH_PJRT_PEER_TIMEOUT seconds",
-            ) from error
+            raise self._lost(what, error) from error
+
+    def _lost(self, call: str, error: Exception) -> PeerError:
+        """What is raised where a collective has failed: it says which rank is gone, if that can be known."""
+        said = str(error).partition("\n")[0]
+        within = (
+            0.5 if "imed out" in said else 5.0
+        )  # after a time limit, it has been looked for long
+        if (own := health()) is not None and (lost := own.find_lost(self.peers.ranks, within)):
+            return lost_error(lost, own.rank, f"{call}, which failed: {said}")
+        return PeerError(
+            f"What ranks do together failed: {call}. Another rank has most likely gone.",
+            saw=said,
+            hint="a rank is gone, or did not call it within TORCH_PJRT_PEER_TIMEOUT seconds",
+        )
 
 
 def write(tensor: torch.Tensor, array: Any) -> None:
@@ -82,13 +97,29 @@ def write(tensor: torch.Tensor, array: Any) -> None:
 
 
 _groups: dict[str, Group] = {}
+_made: Counter[str] = Counter()
 
 
 def add(group: Group) -> None:
-    """Have the kernels find it by its name."""
+    """Have the kernels find it by its name. Groups that the user has destroyed are forgotten."""
+    known = set(dist.distributed_c10d._world.pg_names.values())
+    for name in [name for name in _groups if name not in known]:
+        del _groups[name]
     _groups[group.name] = group
+
+
+def generation(name: str) -> int:
+    """How many groups of that name this process has made before: the store still has what they said."""
+    _made[name] += 1
+    return _made[name] - 1
 
 
 def group_of(process_group: Any) -> Group:
     """The group of what a kernel is given."""
     return _groups[dist.ProcessGroup.unbox(process_group).group_name]
+
+
+def group_of_ranks(process_group: Any = None) -> Group:
+    """The group of what `dist.new_group` has given; of the default one, where none is named."""
+    found = process_group or dist.distributed_c10d._get_default_group()
+    return _groups[found.group_name]

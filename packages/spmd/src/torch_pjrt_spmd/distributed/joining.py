@@ -67,7 +67,12 @@ def _coordinator(store: Any, rank: int) -> str:
 
 def own_part(store: Any) -> Any:
     """The part of a store that is this attempt's: another has the keys of those before it as well."""
-    return PrefixStore("/".join(("torch_pjrt", *_attempts)), store)
+    return PrefixStore(own_prefix(), store)
+
+
+def own_prefix() -> str:
+    """What stands before the keys of this attempt."""
+    return "/".join(("torch_pjrt", *_attempts))
 
 
 def rendezvous(url: str, timeout: timedelta | None) -> Iterator[tuple[Any, int, int]]:

@@ -9,13 +9,32 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
 
+from torch_pjrt_spmd.distributed import findings
+from torch_pjrt_spmd.distributed.board import PAUSE_SECONDS
 from torch_pjrt_spmd.distributed.errors import PeerError, PeersDiffer
+from torch_pjrt_spmd.distributed.health import health, keeper
+
+if TYPE_CHECKING:
+    from torch_pjrt_spmd.distributed.health import Health
 
 _SAME = b"same"
 # How long to wait before the store is asked again, in seconds.
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 50e-6, 0.02
+# How often it is looked whether the others live, in seconds.
+_LOOK_SECONDS = 0.4
+
+
+def lost_error(lost: Sequence[findings.Finding], rank: int, call: str) -> PeerError:
+    """What a rank raises that waits for others of which some are gone; the first cause is named first."""
+    first, *further = lost
+    return PeerError(
+        f"{first.text[0].upper()}{first.text[1:]}",
+        ranks=[one.rank for one in lost],
+        saw="\n    ".join([f"rank {rank} was about to {call}", *(one.text for one in further)]),
+    )
 
 
 class Peers:
@@ -60,6 +79,8 @@ class Peers:
         self._forget(n - 1)
         if not same:
             raise self._differ(said)
+        if (own := health()) is not None:
+            own.entering(call, self.ranks)
 
     def exchange(self, text: str) -> list[str]:
         """What each process says, in the order of ranks. All must call it at the same place."""
@@ -72,33 +93,66 @@ class Peers:
 
     def _wait(self, keys: list[str], call: str) -> None:
         """Return once the store has the keys. The store's own waiting would log each second."""
-        begun, pause = time.monotonic(), _SHORTEST_PAUSE
-        while not self._has(keys, call):
-            if time.monotonic() - begun > self.timeout:
-                raise self._missing(keys, call)
-            time.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
+        own = health()
+        with own.waiting(call, self.ranks) if own is not None else nullcontext():
+            pause, begun = _SHORTEST_PAUSE, time.monotonic()
+            asked = looked = begun
+            while not self._has(keys, call):
+                now = time.monotonic()
+                if (
+                    now - asked > PAUSE_SECONDS
+                ):  # this process was stopped: others have had no time to post
+                    begun = looked = now
+                elif own is not None and now - looked > _LOOK_SECONDS:
+                    looked = now
+                    begun = now if self._see_to(own, keys, call) else begun
+                if now - begun > self.timeout:
+                    raise self._missing(keys, call)
+                asked = now
+                time.sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def _see_to(self, own: Health, keys: list[str], call: str) -> bool:
+        """Raise where a process of the group is gone; whether one that is waited for compiles."""
+        lost = own.lost(self.ranks)
+        if lost and self._absent(keys):
+            raise lost_error(lost, own.rank, call)
+        return any(findings.is_excused(own.board.seen, rank) for rank in self._absent(keys))
 
     def _has(self, keys: list[str], call: str) -> bool:
         try:
             return self._store.check(keys)
         except RuntimeError as error:
-            raise PeerError(
-                "The process that keeps the run's store is gone.",
-                saw=str(error).partition("\n")[0],
-                hint=f"rank {self.ranks[self.rank]} was about to {call}",
-            ) from error
+            raise self._no_store(error, call) from error
+
+    def _absent(self, keys: list[str]) -> list[int]:
+        """The ranks, in the run, that have not put their keys: `n/rank`, or the first one's `n`."""
+        missing = [key for key in keys if not self._store.check([key])]
+        return [self.ranks[int(key.partition("/")[2] or 0)] for key in missing]
+
+    def _no_store(self, error: RuntimeError, call: str) -> PeerError:
+        rank, own = self.ranks[self.rank], health()
+        known = own.board.seen.get(0) if own is not None else None
+        who = keeper(own.store) if own is not None else "rank 0"
+        is_rank = who == "rank 0"
+        if known is not None and is_rank:
+            who = f"{known.post.name}. {findings.where(known.post)}"
+        return PeerError(
+            f"The run's store is gone, with the process that keeps it: {who}",
+            ranks=[0] if is_rank else [],
+            saw=str(error).partition("\n")[0],
+            hint=f"rank {rank} was about to {call}; what the other process printed last says why",
+        )
 
     def _missing(self, keys: list[str], call: str) -> PeerError:
-        if self.rank == 0:
-            absent = [
-                str(self.ranks[i + 1]) for i, key in enumerate(keys) if not self._store.check([key])
-            ]
-        else:
-            absent = [str(self.ranks[0])]
+        absent, own = self._absent(keys), health()
+        late = findings.late(own.board.seen, absent, self.timeout) if own is not None else []
+        lines = [f"rank {self.ranks[self.rank]} is about to {call}", *(one.text for one in late)]
+        names = " and ".join(str(rank) for rank in absent)
         return PeerError(
-            f"Rank {' and '.join(absent)} did not come within {self.timeout:g} s.",
-            saw=f"rank {self.ranks[self.rank]} is about to {call}",
+            f"Rank {names} did not come within {self.timeout:g} s.",
+            ranks=[one.rank for one in late] or absent,
+            saw="\n    ".join(lines),
             expected="that all ranks of the group call the same collectives",
             hint="TORCH_PJRT_PEER_TIMEOUT=seconds, or `timeout` of the process group, has it wait longer",
         )

@@ -12,6 +12,7 @@ from torch._C._distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from torch_pjrt.extend import joined_run, start
+from torch_pjrt_spmd.distributed import health
 from torch_pjrt_spmd.distributed.joining import is_launched, join, store_of_run
 from torch_pjrt_spmd.distributed.peers import Peers
 from torch_pjrt_spmd.distributed.settings import peer_timeout
@@ -33,6 +34,7 @@ def initialize(init_method: str = "env://") -> None:
         store, rank, size = next(rendezvous(init_method))
         store.set_timeout(timedelta(minutes=30))
         join(PrefixStore("torch_pjrt/run", store), rank, size)
+        health.start(store, rank, size, peer_timeout())
     else:
         start()
 
@@ -59,4 +61,5 @@ def peers_of(chips: Iterable[Any], about: str = "programs") -> Peers | None:
 def _peers(processes: tuple[int, ...], about: str) -> Peers:
     name = "-".join(map(str, processes)) if len(processes) < process_count() else "all"
     store = PrefixStore(f"torch_pjrt/{about}/{name}", store_of_run())
+    health.start(store, process_index(), process_count(), peer_timeout())
     return Peers(store, processes, processes.index(process_index()), peer_timeout())
