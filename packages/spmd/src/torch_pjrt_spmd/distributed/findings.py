@@ -84,7 +84,7 @@ def is_excused(seen: Mapping[int, Seen], rank: int, asked: frozenset[int] = froz
     return any(is_excused(seen, other, asked | {rank}) for other in one.post.ranks)
 
 
-def late(seen: Mapping[int, Seen], ranks: Sequence[int], limit: float) -> list[Finding]:
+def late(seen: Mapping[int, Seen], ranks: Sequence[int]) -> list[Finding]:
     """Those of the ranks that live, and whom the others wait for: what they do instead."""
     found: dict[int, Finding] = {}
     for rank in ranks:

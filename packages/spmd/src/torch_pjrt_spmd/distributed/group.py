@@ -13,6 +13,7 @@ import torch.distributed as dist
 
 from torch_pjrt.extend import Value, array_of, store, value_of
 from torch_pjrt.plugin import contiguous_spec
+from torch_pjrt_spmd.distributed import findings
 from torch_pjrt_spmd.distributed.errors import PeerError
 from torch_pjrt_spmd.distributed.health import health
 from torch_pjrt_spmd.distributed.joining import chip_of
@@ -78,15 +79,18 @@ class Group:
 
     def _lost(self, call: str, error: Exception) -> PeerError:
         """What is raised where a collective has failed: it says which rank is gone, if that can be known."""
-        said = str(error).partition("\n")[0]
+        said, own = str(error).partition("\n")[0], health()
         within = (
-            0.5 if "imed out" in said else 5.0
+            0.5 if "imed out" in said else 3.0
         )  # after a time limit, it has been looked for long
-        if (own := health()) is not None and (lost := own.find_lost(self.peers.ranks, within)):
+        if own is not None and (lost := own.find_lost(self.peers.ranks, within)):
             return lost_error(lost, own.rank, f"{call}, which failed: {said}")
+        others = [rank for rank in self.peers.ranks if rank != self.peers.ranks[self.rank]]
+        late = findings.late(own.board.seen, others) if own is not None else []
         return PeerError(
-            f"What ranks do together failed: {call}. Another rank has most likely gone.",
-            saw=said,
+            f"What ranks do together failed: {call}.",
+            ranks=[one.rank for one in late],
+            saw="\n    ".join([said, *(one.text for one in late)]),
             hint="a rank is gone, or did not call it within TORCH_PJRT_PEER_TIMEOUT seconds",
         )
 

@@ -146,7 +146,7 @@ class Peers:
 
     def _missing(self, keys: list[str], call: str) -> PeerError:
         absent, own = self._absent(keys), health()
-        late = findings.late(own.board.seen, absent, self.timeout) if own is not None else []
+        late = findings.late(own.board.seen, absent) if own is not None else []
         lines = [f"rank {self.ranks[self.rank]} is about to {call}", *(one.text for one in late)]
         names = " and ".join(str(rank) for rank in absent)
         return PeerError(
