@@ -64,7 +64,7 @@ def run(how: str, faulty: int, limit: float, patience: float = 40.0) -> dict[str
                 started.append(subprocess.Popen(command, stdout=out, stderr=err, env=own))
         ended: dict[int, float] = {}
         begun, at_fault = time.time(), None
-        while time.time() - (at_fault or begun + 60) < patience:
+        while time.time() - (at_fault or begun + 150) < patience:
             if at_fault is None:
                 said = re.search(r"^FAULT (\S+)\n", Path(f"{files[faulty]}.out").read_text(), re.M)
                 at_fault = float(said[1]) if said else None

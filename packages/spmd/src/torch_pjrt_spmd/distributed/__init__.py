@@ -6,24 +6,52 @@
 
 initialize    become part of a run that torchrun has started, to spread tensors over all processes' chips
 process_index, process_count   who this process is, and how many there are
+check_divergence, DivergenceCheck   whether parameters, or a loss, are the same on all ranks; Diverged
+stragglers    which ranks are slow; each a Straggler
 PeerError     another process is gone, or has not come in time
 PeersDiffer   processes are about to do different things
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from torch_pjrt_spmd.distributed.divergence import Diverged, DivergenceCheck, check_divergence
     from torch_pjrt_spmd.distributed.errors import PeerError, PeersDiffer
     from torch_pjrt_spmd.distributed.run import initialize, process_count, process_index
+    from torch_pjrt_spmd.distributed.stragglers import Straggler, stragglers
 
-__all__ = ["PeerError", "PeersDiffer", "initialize", "process_count", "process_index"]
+_MODULES = {
+    "Diverged": "divergence",
+    "DivergenceCheck": "divergence",
+    "PeerError": "errors",
+    "PeersDiffer": "errors",
+    "Straggler": "stragglers",
+    "check_divergence": "divergence",
+    "initialize": "run",
+    "process_count": "run",
+    "process_index": "run",
+    "stragglers": "stragglers",
+}
+__all__ = [
+    "Diverged",
+    "DivergenceCheck",
+    "PeerError",
+    "PeersDiffer",
+    "Straggler",
+    "check_divergence",
+    "initialize",
+    "process_count",
+    "process_index",
+    "stragglers",
+]
 
 
 def __getattr__(name: str) -> Any:
     if name in __all__:
-        from torch_pjrt_spmd.distributed import errors, run
-
-        return getattr(errors if name.startswith("Peer") else run, name)
+        found = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+        globals()[name] = found  # a function has its module's name, which the import has put there
+        return found
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -124,8 +124,8 @@ def _hashes(tensors: list[torch.Tensor]) -> list[str]:
         for places in by_device.values():
             together = torch.stack([sums[i] for i in places]).tolist()
             for i, word in zip(places, together, strict=True):
-                words[i] = word & 0xFFFFFFFF
-    return [f"{a:08x}{b:08x}" for a, b in zip(words[::2], words[1::2], strict=True)]
+                words[i] = word & 0xFFFFFFFFFFFFFFFF
+    return [f"{a:016x}{b:016x}" for a, b in zip(words[::2], words[1::2], strict=True)]
 
 
 def _sums(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -77,6 +77,7 @@ class Health:
         self._began = time.monotonic()
         self._phases: dict[int, Phase] = {}
         self._steps: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+        self._step = 0
         self._times: deque[tuple[float, float]] = deque(maxlen=_STEPS)
         self._stepped: float | None = None
         self._waited = 0.0
@@ -135,10 +136,11 @@ class Health:
         self.left()
 
     def stepped(self, optimizer: Any, *rest: Any) -> None:
-        """An optimizer has made a step: the one with the most counts."""
+        """An optimizer has made a step. Of several, the one that has made the most counts."""
         n = self._steps[optimizer] = self._steps.get(optimizer, 0) + 1
-        if n < max(self._steps.values()):
+        if n <= self._step:
             return
+        self._step = n
         now = time.monotonic()
         if self._stepped is not None:
             self._times.append((now - self._stepped, now - self._stepped - self._waited))
@@ -162,7 +164,7 @@ class Health:
             doing=phase.doing if kind in (WAITING, COLLECTIVE) else "",
             line=line,
             ranks=list(phase.ranks) if kind in (WAITING, COLLECTIVE) else [],
-            step=max(self._steps.values(), default=0),
+            step=self._step,
             launches=self._launches,
             step_s=statistics.median(s for s, _ in times) if times else None,
             own_s=statistics.median(own for _, own in times) if times else None,
