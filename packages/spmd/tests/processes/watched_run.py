@@ -51,9 +51,8 @@ def diverged(model: torch.nn.Sequential) -> None:
     for name, change in (("a_bit", True), ("nothing", False)):
         if RANK == 1 and change:
             with torch.no_grad():
-                model[1].weight[0, 1] = torch.nextafter(
-                    model[1].weight[0, 1].cpu(), torch.tensor(9.0)
-                )
+                weight = dict(model.named_parameters())["1.weight"]
+                weight[0, 1] = torch.nextafter(weight[0, 1].cpu(), torch.tensor(9.0))
         try:
             check_divergence(model if change else {"loss": torch.tensor(1.5, device="pjrt")})
         except Diverged as error:
