@@ -24,7 +24,8 @@ puts collectives where they are needed.
     visualize_sharding  the same as a picture in the terminal, or in a file
     collectives         what chips exchange in each program; Collectives
     program_reports     that, bytes on each chip, and what chips do alike; ProgramReports
-    launch              a function in several processes of this machine; LaunchError
+    launch              a function in several processes of this machine, or of a Ray cluster by
+                        launch_on_ray; LaunchError
     config              bandwidths and what to warn of
     ShardingError       a tensor cannot lie on the mesh as the spec says
     ShardingWarning     a program keeps whole, or moves about, what is large
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from torch_pjrt_spmd.experts import mixture_of_experts
     from torch_pjrt_spmd.in_use import current_mesh, use_mesh
     from torch_pjrt_spmd.launching.local import launch
+    from torch_pjrt_spmd.launching.on_ray import launch_on_ray
     from torch_pjrt_spmd.launching.passing import LaunchError
     from torch_pjrt_spmd.loader import DeviceLoader
     from torch_pjrt_spmd.mapping import shard_map
@@ -110,6 +112,7 @@ __all__ = [
     "full_tensor",
     "init_device_mesh",
     "launch",
+    "launch_on_ray",
     "load_safetensors",
     "local_shards",
     "make_global_batch",
@@ -148,6 +151,7 @@ _WHERE = {
     "experts": "mixture_of_experts",
     "in_use": "current_mesh use_mesh",
     "launching.local": "launch",
+    "launching.on_ray": "launch_on_ray",
     "launching.passing": "LaunchError",
     "loader": "DeviceLoader",
     "mapping": "shard_map",
