@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import ModuleType, TracebackType
-from typing import Any
+from typing import Any, Self
 
 import torch
 
@@ -184,12 +184,12 @@ class PjrtModule(MemoryFunctions, ModuleType):
         return client()
 
 
-class Stream:
+class Stream(torch.Stream):
     """The device's one queue: programs run in the order in which they were launched."""
 
-    def __init__(self, device: Any = None, priority: int = 0, **kwargs: Any) -> None:
+    def __new__(cls, device: Any = None, priority: int = 0, **kwargs: Any) -> Self:
         check_index(device)
-        self.device = torch.device("pjrt", 0)
+        return super().__new__(cls, device=torch.device("pjrt", 0))
 
     def __enter__(self) -> Stream:
         return self
@@ -206,13 +206,13 @@ class Stream:
         """Wait until the device has finished."""
         torch.pjrt.synchronize()  # type: ignore[attr-defined]
 
-    def wait_stream(self, stream: Stream) -> None:
+    def wait_stream(self, other: torch.Stream) -> None:
         """Nothing to wait for: there is one queue."""
 
-    def wait_event(self, event: Event) -> None:
+    def wait_event(self, event: Any) -> None:
         """Nothing to wait for: there is one queue."""
 
-    def record_event(self, event: Event | None = None) -> Event:
+    def record_event(self, event: Any = None) -> Any:
         """An event that is over as soon as the device has finished."""
         return event or Event()
 
@@ -226,23 +226,29 @@ class Event:
     """A point in the queue; times are host times at which the device had finished."""
 
     def __init__(self, enable_timing: bool = False, **kwargs: Any) -> None:
+        self._is_timed = enable_timing
         self._time_s: float | None = None
 
-    def record(self, stream: Stream | None = None) -> None:
-        """Wait for the device and note the time."""
+    def record(self, stream: Any = None) -> Event:
+        """The event itself. Where it is timed, wait for the device and note the time; else stop nothing."""
         import time
 
-        torch.pjrt.synchronize()  # type: ignore[attr-defined]
-        self._time_s = time.perf_counter()
+        if self._is_timed:
+            torch.pjrt.synchronize()  # type: ignore[attr-defined]
+            self._time_s = time.perf_counter()
+        return self
 
-    def wait(self, stream: Stream | None = None) -> None:
+    def wait(self, stream: Any = None) -> None:
         """Nothing to wait for: there is one queue."""
 
     def synchronize(self) -> None:
-        """Nothing to wait for: `record` waited."""
+        """Wait until the device has finished, also what was launched after `record`."""
+        if not self._is_timed:
+            torch.pjrt.synchronize()  # type: ignore[attr-defined]
 
     def query(self) -> bool:
-        """Always over: `record` waited."""
+        """Wait, and say that everything is done."""
+        self.synchronize()
         return True
 
     def elapsed_time(self, end: Event) -> float:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from torch_pjrt.extend import Value, array_of, store, value_of
+from torch_pjrt.extend import Value, array_of, store, upload, value_of
 from torch_pjrt.plugin import contiguous_spec
 from torch_pjrt_spmd.distributed import findings
 from torch_pjrt_spmd.distributed.errors import PeerError
@@ -98,6 +98,11 @@ class Group:
 def write(tensor: torch.Tensor, array: Any) -> None:
     """Have a tensor hold what is in an array of its shape."""
     store(tensor, Value.of_array(contiguous_spec(tensor.shape, tensor.dtype), array))
+
+
+def fill(tensor: torch.Tensor, given: torch.Tensor) -> None:
+    """Have a tensor hold what is in a CPU tensor of its shape and dtype, that nobody writes to any more."""
+    store(tensor, upload(given, copy=False))
 
 
 _groups: dict[str, Group] = {}

@@ -16,8 +16,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from torch_pjrt_spmd.distributed import batch_norm, reducers
 from torch_pjrt_spmd.distributed.factors import factor_of_callers
-from torch_pjrt_spmd.distributed.group import Group, group_of
+from torch_pjrt_spmd.distributed.group import Group, fill, group_of
 from torch_pjrt_spmd.distributed.programs import axis
 from torch_pjrt_spmd.distributed.reductions import (
     Kind,
@@ -281,7 +282,7 @@ def _all_to_all_on_host(
     ins = list(input_splits) or [given.shape[0] // group.size] * group.size
     work = group.host.alltoall_base(there, host, outs, ins, dist.AllToAllOptions())
     group.exchange_on_host(work, "all_to_all_single")
-    output.copy_(there)
+    fill(output, there)
 
 
 def _lists_on_host(group: Group, outputs: Tensors, inputs: Tensors) -> None:
@@ -293,7 +294,7 @@ def _lists_on_host(group: Group, outputs: Tensors, inputs: Tensors) -> None:
     work = group.host.alltoall_base(flat, joined, outs, ins, dist.AllToAllOptions())
     group.exchange_on_host(work, "all_to_all")
     for x, part in zip(outputs, flat.split(outs), strict=True):
-        x.copy_(part.view(x.shape))
+        fill(x, part.view(x.shape))
 
 
 def _barrier(
@@ -343,11 +344,13 @@ def _receive(
     def finish() -> int:
         group.exchange_on_host(work, what)
         for x, there in zip(tensors, host, strict=True):
-            x.copy_(there)
+            fill(x, there)
         return int(work._source_rank())
 
     return pending(tensors, finish)
 
+
+_KEY = "PrivateUse1"
 
 _KERNELS: dict[str, Callable[..., Any]] = {
     "allreduce_": _allreduce,
@@ -373,12 +376,13 @@ _KERNELS: dict[str, Callable[..., Any]] = {
 
 
 @cache
-def register() -> torch.library.Library:
-    """Give PyTorch the kernels. The library lives as long as the process."""
+def register() -> tuple[torch.library.Library, ...]:
+    """Give PyTorch the kernels. The libraries live as long as the process."""
     library = torch.library.Library("c10d", "IMPL")
     with warnings.catch_warnings():
         # PyTorch has kernels for this key, for backends that are written in C++.
         warnings.filterwarnings("ignore", r"(?s).*Overriding a previously registered kernel")
         for name, kernel in _KERNELS.items():
-            library.impl(name, kernel, "PrivateUse1")
-    return library
+            library.impl(name, kernel, _KEY)
+    reducers.install()
+    return library, batch_norm.register(_KEY)

@@ -53,6 +53,7 @@ def register_first(set_up: Callable[[], None]) -> None:
     for name in ("empty.memory_format", "empty_strided", "_copy_from"):
         library.impl(name, _first_of(name), KEY)
     library.impl("_pin_memory", _pin_memory, "CPU")
+    library.impl("record_stream", _record_stream, KEY)
     fallback = torch.library.Library("_", "IMPL")
     fallback.fallback(_fallback, KEY)
     for key in _SPARSE_KEYS:
@@ -64,6 +65,10 @@ def register_first(set_up: Callable[[], None]) -> None:
 def _pin_memory(self: torch.Tensor, device: torch.device | None = None) -> torch.Tensor:
     """A copy: there is no pinned memory here, but loaders ask for it."""
     return self.clone()
+
+
+def _record_stream(self: torch.Tensor, stream: Any) -> None:
+    """Nothing to remember: arrays live as long as programs use them."""
 
 
 def _first_of(name: str) -> Callable[..., Any]:

@@ -1,0 +1,76 @@
+"""What DDP's reducer asks for beside collectives: pinned memory of the host, where parameters may be unused.
+
+It copies the map of used parameters to the device by way of pinned memory, which PyTorch has from backends
+in C++ alone. The first reducer that may do so has the CPU's `empty_strided` give ordinary memory for it.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._prims_common import compute_required_storage_length
+
+_PyTorchs: Any = dist.Reducer  # pyright: ignore[reportPrivateImportUsage]
+# Where in a reducer's arguments it says that parameters may be unused.
+_MAY_BE_UNUSED = 6
+# On tensors for which pinned memory was asked.
+_ASKED = "_torch_pjrt_asked_for_pinned_memory"
+
+
+class Reducer(_PyTorchs):
+    """PyTorch's, and does what it does."""
+
+    def __init__(self, params: Sequence[torch.Tensor], *rest: Any, **more: Any) -> None:
+        self._on_pjrt = any(p.device.type == "pjrt" for p in params)
+        unused = more.get("find_unused_parameters", rest[_MAY_BE_UNUSED - 1 :][:1] == (True,))
+        if self._on_pjrt and unused:
+            _without_pinned_memory()
+        super().__init__(params, *rest, **more)
+
+    def _set_static_graph(self) -> None:
+        if self._on_pjrt:
+            _without_pinned_memory()
+        super()._set_static_graph()
+
+
+def install() -> None:
+    """Have DDP make its reducers of this kind."""
+    dist.Reducer = Reducer  # pyright: ignore[reportPrivateImportUsage]
+
+
+@cache
+def _without_pinned_memory() -> torch.library.Library:
+    library = torch.library.Library("aten", "IMPL")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r"(?s).*Overriding a previously registered kernel")
+        library.impl("empty_strided", _empty_strided, "CPU")
+        library.impl("is_pinned", _is_pinned, "CPU")
+    return library
+
+
+def _empty_strided(
+    size: Sequence[int],
+    stride: Sequence[int],
+    *,
+    dtype: torch.dtype | None = None,
+    layout: Any = None,
+    device: Any = None,
+    pin_memory: bool | None = None,
+) -> torch.Tensor:
+    made = torch.empty(0, dtype=dtype, device="cpu")
+    length = compute_required_storage_length(tuple(size), tuple(stride), 0)
+    storage = torch.UntypedStorage(length * made.element_size())
+    made.set_(storage, 0, tuple(size), tuple(stride))
+    if pin_memory:
+        setattr(made, _ASKED, True)
+    return made
+
+
+def _is_pinned(tensor: torch.Tensor, device: Any = None) -> bool:
+    """The reducer insists that it got what it asked for."""
+    return getattr(tensor, _ASKED, False)
