@@ -20,7 +20,7 @@ import torch  # noqa: F401 - before the rest: it registers the device, in the or
 
 from torch_pjrt.errors import TorchPjrtError
 
-COMMANDS = ("status",)
+COMMANDS = ("manifest", "status")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
