@@ -20,7 +20,7 @@ from typing import Any
 RESULT, FAILURE = ".result", ".failure"
 
 # Set while a process of `launch` runs the script of its launcher for the names in it.
-IMPORTING = "TORCH_PJRT_LAUNCH_IMPORTS"
+IMPORTING = "PJRT_LAUNCH_IMPORTS"
 
 
 @dataclass(frozen=True, slots=True)
