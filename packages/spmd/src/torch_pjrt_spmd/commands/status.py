@@ -139,6 +139,7 @@ def _row(board: Board, post: Post, is_slow: bool) -> list[str]:
     state = f"[red]{verdict}" if verdict not in ("", ENDED) else verdict or _state(post)
     if verdict in ("gone", "silent"):
         state += f", for {time.time() - post.time:.0f} s"
+    doing = post.doing if post.phase in (WAITING, COLLECTIVE) else ""
     own = "" if post.own_s is None else f"{post.own_s:.3f}"
     return [
         str(post.rank),
@@ -148,7 +149,7 @@ def _row(board: Board, post: Post, is_slow: bool) -> list[str]:
         "" if post.step_s is None else f"{post.step_s:.3f}",
         f"[yellow]{own} slow" if is_slow else own,
         _memory(post),
-        escape(" ".join(filter(None, (post.doing, f"at {post.line}" if post.line else "")))),
+        escape(" ".join(filter(None, (doing, f"at {post.line}" if post.line else "")))),
     ]
 
 

@@ -35,7 +35,8 @@ class Post:
     host_id   equal for processes that see each other's `pid`; began: when it began, to tell reused numbers.
     phase     computing, compiling, waiting (for other ranks, before a collective), collective (in one),
               ended, failed; since_s: for how long.
-    doing     the collective; line: of the user's program; ranks: who takes part in it.
+    doing     the collective, also one that is agreed on and that it is not in; ranks: who takes part.
+    line      of the user's program.
     step      steps of optimizers; launches: of programs.
     step_s    time of a step, the median of the last ones; own_s: without waiting for others.
     device_bytes, host_bytes    memory; None where the device does not tell.

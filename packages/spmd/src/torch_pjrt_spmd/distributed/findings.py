@@ -7,7 +7,16 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from torch_pjrt_spmd.distributed import same_host
-from torch_pjrt_spmd.distributed.board import COMPILING, ENDED, FAILED, WAITING, Post, Seen
+from torch_pjrt_spmd.distributed.board import (
+    COLLECTIVE,
+    COMPILING,
+    COMPUTING,
+    ENDED,
+    FAILED,
+    WAITING,
+    Post,
+    Seen,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +105,18 @@ def late(seen: Mapping[int, Seen], ranks: Sequence[int]) -> list[Finding]:
     return list(found.values())
 
 
+def elsewhere(seen: Mapping[int, Seen], ranks: Collection[int], doing: str) -> list[Finding]:
+    """Those of the ranks that have agreed on a collective, and do something else instead."""
+    return [
+        Finding(
+            rank,
+            f"{one.post.name} has agreed on it and {_what_it_does(one.post)}. {where(one.post)}",
+        )
+        for rank in ranks
+        if (one := seen.get(rank)) and one.post.phase == COMPUTING and one.post.doing == doing
+    ]
+
+
 def _awaited(seen: Mapping[int, Seen], rank: int, asked: frozenset[int]) -> list[Seen]:
     """The process, or, where it waits for others as well, those of them that wait for nobody."""
     one = seen.get(rank)
@@ -109,7 +130,7 @@ def _awaited(seen: Mapping[int, Seen], rank: int, asked: frozenset[int]) -> list
 
 
 def _what_it_does(post: Post) -> str:
-    doing = f" for {post.doing}" if post.doing else ""
+    doing = f" for {post.doing}" if post.phase in (WAITING, COLLECTIVE) else ""
     return f"is {post.phase}{doing}, since {post.since_s:.0f} s"
 
 

@@ -161,9 +161,9 @@ class Health:
             phase=kind,
             time=time.time(),
             since_s=round(time.monotonic() - phase.since, 3),
-            doing=phase.doing if kind in (WAITING, COLLECTIVE) else "",
+            doing=phase.doing,  # of one that computes: what it has agreed on, and is not in
             line=line,
-            ranks=list(phase.ranks) if kind in (WAITING, COLLECTIVE) else [],
+            ranks=list(phase.ranks),
             step=self._step,
             launches=self._launches,
             step_s=statistics.median(s for s, _ in times) if times else None,

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from torch_pjrt_spmd.distributed import user_lines
 from torch_pjrt_spmd.distributed.board import COLLECTIVE, PAUSE_SECONDS, WAITING
+from torch_pjrt_spmd.distributed.findings import elsewhere
 
 if TYPE_CHECKING:
     from torch_pjrt_spmd.distributed.health import Health
@@ -50,7 +51,9 @@ def objection(health: Health) -> str:
     if health.store_fault is not None or quiet > health.limit:
         return _silent_store(health, quiet)
     if phase.kind == COLLECTIVE:
-        return "\n    ".join(one.text for one in health.lost(phase.ranks))
+        others = [rank for rank in phase.ranks if rank != health.rank]
+        found = health.lost(others) or elsewhere(health.board.seen, others, phase.doing)
+        return "\n    ".join(one.text for one in found)
     return ""
 
 
