@@ -1,6 +1,6 @@
 """What each process of a run does after one of them has gone wrong, as a table in Markdown.
 
-    python benchmarks/faults.py [--limit 6] [--ways SIGKILL raises] [--out benchmarks/results/faults.md]
+    python benchmarks/faults.py [--limit 6] [--ways SIGKILL raises] [--ranks 4] [--out benchmarks/results/faults.md]
 
 Five processes on this host, by `env://` (rank 0 keeps the store and JAX's coordinator). One goes wrong after
 it has agreed on a collective; the others are where the columns say. See `tests/processes/faulty_run.py` of
@@ -39,10 +39,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--limit", type=float, default=6.0, help="TORCH_PJRT_PEER_TIMEOUT, seconds")
     parser.add_argument("--ways", nargs="*", default=list(WAYS))
+    parser.add_argument("--ranks", nargs="*", type=int, default=[0, 4], help="which goes wrong")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     rows, words = [], []
-    for faulty in (0, 4):
+    for faulty in options.ranks:
         for how in options.ways:
             ended = run(how, faulty, options.limit, options.limit + 40)
             cells = [f"{ended[p].seconds:.1f} s, {ended[p].status}" for p in PLACES]
