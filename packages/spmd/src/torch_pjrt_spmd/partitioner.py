@@ -153,8 +153,14 @@ class _Partitioner:
 
     def prepare(self, module: Any) -> None:
         from torch_pjrt_spmd.partitioning_faults import avoid  # imports JAX
+        from torch_pjrt_spmd.unflattening import unflatten
 
-        avoid(module)
+        attributes = module.operation.attributes
+        name = "mhlo.num_partitions"
+        n_chips = attributes[name].value if name in attributes else 1
+        if n_chips > 1:
+            unflatten(module, n_chips)
+            avoid(module, n_chips)  # last: it looks at the dims of scatters
 
     def written(self, sharding: Sharding) -> str | None:
         import jax

@@ -25,12 +25,8 @@ Value = Any
 _WINDOWED = ("stablehlo.reduce_window", "stablehlo.select_and_scatter", "stablehlo.convolution")
 
 
-def avoid(module: Any) -> None:
-    """Change a program for several chips so that the partitioner gives what it says."""
-    counted = module.operation.attributes
-    n_chips = counted["mhlo.num_partitions"].value if "mhlo.num_partitions" in counted else 1
-    if n_chips == 1:
-        return
+def avoid(module: Any, n_chips: int) -> None:
+    """Change a program for so many chips so that the partitioner gives what it says."""
     scatters, windowed = [], []
     for operation in _each_operation(module.operation):
         if operation.name == "stablehlo.scatter" and _combines(operation):

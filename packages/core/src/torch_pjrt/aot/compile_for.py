@@ -108,7 +108,9 @@ def _lowered(there: Client, ahead: RecordedStep, graph: Graph, layout: Layout) -
         keep_unused=True,
         out_shardings=layout.whole if results is None else results,
     )
-    return jitted.lower(*arguments)
+    lowered = jitted.lower(*arguments)
+    there.prepare(lowered)
+    return lowered
 
 
 def _told(target: str) -> AbstractContextManager[None]:

@@ -123,11 +123,15 @@ class Client:
         )
         with quiet():
             lowered = jitted.lower(*arguments)
+        self.prepare(lowered)
+        return lowered
+
+    def prepare(self, lowered: Any) -> None:
+        """Have the device, and who spreads arrays over chips, change what JAX lowered."""
         module = lowered.compiler_ir("stablehlo")
         self.device.prepare(module)
         if (of_all := partition.chosen.partitioner) is not None:
             of_all.prepare(module)
-        return lowered
 
     def compile_lowered(self, lowered: Any) -> Any:
         """What XLA makes of it for this device; raises `CompileError` if it refuses."""
