@@ -33,12 +33,13 @@ class Kind:
 
     dims    its letters; None: it is not followed.
     renumber   writes its attributes: of the operator that takes and makes the new dims, the groups of its
-               operands and of its results. What it inserts goes before the operator.
+               operands and of its results. What it inserts goes before the operator, and may be one that
+               takes its place, which it gives back.
     is_free    what it makes is as cheap to make again as to read.
     """
 
     dims: Callable[[Operation], Dims | None]
-    renumber: Callable[[Operation, Sequence[Groups], Sequence[Groups]], None]
+    renumber: Callable[[Operation, Sequence[Groups], Sequence[Groups]], Operation | None]
     is_free: bool = False
 
 
@@ -160,6 +161,45 @@ def _renumber_dot(op: Operation, operands: Sequence[Groups], results: Sequence[G
     )
 
 
+def _dynamic_slice(op: Operation) -> Dims:
+    """A dim that is taken as a whole starts at 0, whatever is said: a start is clamped."""
+    whole = _whole(op.operands[0], op.results[0])
+    return Dims([whole, *[()] * len(whole)], [whole])
+
+
+def _whole(x: Any, part: Any) -> Letters:
+    pairs = zip(x.type.shape, part.type.shape, strict=True)
+    return tuple(d if n == m else None for d, (n, m) in enumerate(pairs))
+
+
+def _renumber_dynamic_slice(
+    op: Operation, operands: Sequence[Groups], results: Sequence[Groups]
+) -> Operation:
+    x, *starts = op.operands
+    sizes = list(op.results[0].type.shape)
+    new = stablehlo.DynamicSliceOp(x, _for_each(starts, operands[0]), _listed(sizes)).operation
+    op.erase()
+    return new
+
+
+def _for_each(starts: Sequence[Any], groups: Groups) -> list[Any]:
+    return [start for start, new in zip(starts, groups, strict=True) for _ in new]
+
+
+def _dynamic_update_slice(op: Operation) -> Dims:
+    whole = _whole(op.operands[0], op.operands[1])
+    return Dims([whole, whole, *[()] * len(whole)], [whole])
+
+
+def _renumber_dynamic_update_slice(
+    op: Operation, operands: Sequence[Groups], results: Sequence[Groups]
+) -> Operation:
+    x, update, *starts = op.operands
+    new = stablehlo.DynamicUpdateSliceOp(x, update, _for_each(starts, operands[0])).operation
+    op.erase()
+    return new
+
+
 def _of_indices(rank: int, vector: int) -> Letters:
     return tuple(None if d == vector else d for d in range(rank))
 
@@ -246,6 +286,8 @@ KINDS: dict[str, Kind] = {
     "stablehlo.broadcast_in_dim": Kind(_broadcast, _renumber_broadcast, is_free=True),
     "stablehlo.constant": Kind(_constant, _renumber_constant, is_free=True),
     "stablehlo.dot_general": Kind(_dot, _renumber_dot),
+    "stablehlo.dynamic_slice": Kind(_dynamic_slice, _renumber_dynamic_slice),
+    "stablehlo.dynamic_update_slice": Kind(_dynamic_update_slice, _renumber_dynamic_update_slice),
     "stablehlo.gather": Kind(_gather, _renumber_gather),
     "stablehlo.iota": Kind(_iota, _renumber_iota, is_free=True),
     "stablehlo.reduce": Kind(_reduce, _renumber_reduce),
