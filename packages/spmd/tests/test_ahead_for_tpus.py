@@ -14,6 +14,7 @@ import torch.nn.functional as F
 
 import torch_pjrt
 from torch_pjrt_spmd import Mesh, distribute_tensor
+from torch_pjrt_spmd.reporting import reports_of
 
 TARGET, N_CHIPS = "v5e:4x4", 16
 FLOAT = 4  # bytes
@@ -36,7 +37,9 @@ def small_gpt(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     sys.modules.pop("small_gpt")
 
 
-@pytest.mark.parametrize("way", ["data_parallel", "tensor_parallel", "fully_sharded"])
+@pytest.mark.parametrize(
+    "way", ["data_parallel", "tensor_parallel", "sequence_parallel", "fully_sharded"]
+)
 def test_training_step_has_the_collectives_of_its_way(way: str, small_gpt: Any) -> None:
     model = small_gpt.Gpt().to("pjrt")
     optimizer = torch.optim.AdamW(model.parameters())
@@ -66,6 +69,15 @@ def test_training_step_has_the_collectives_of_its_way(way: str, small_gpt: Any) 
         assert 9 <= n_summed <= 10
         assert 8 * activation < summed < 8 * activation + all_parameters // 2
         assert set(found.collectives) == {"all-reduce"}
+    if way == "sequence_parallel":
+        # The same, on the part of the sequence that a chip has; keys and values are gathered.
+        [report] = reports_of([found])
+        assert report.replicated_along["sequence"] < 0.1
+        of_model = [c for c in report.collectives if c.axes == ("model",)]
+        activation = FLOAT * N_CHIPS // 4 * small_gpt.LENGTH // 2 * small_gpt.WIDTH
+        assert {c.kind for c in of_model} == {"all-reduce"}
+        assert sum(c.runs * c.n_bytes for c in of_model) == 8 * activation
+        assert found.collectives["all-gather"][0] <= 10
     if way == "fully_sharded":
         # Of parameters and AdamW's two moments each chip has a part; small ones are padded there.
         assert found.argument_bytes < all_parameters

@@ -41,6 +41,8 @@ def through_reshape(
 ) -> list[Cuts | None]:
     """Those of what a reshape makes, by those of what it takes."""
     found: list[Cuts | None] = [NOWHERE] * len(made)
+    if 0 in taken:
+        return found
     for dims, of_made in _blocks(taken, made):
         if all(cuts[d] is ANYWHERE or taken[d] == 1 for d in dims):
             for d in of_made:
@@ -62,6 +64,8 @@ def back_through_reshape(
     makes, and because the reshape itself cuts.
     """
     found: list[Cuts] = [NOWHERE] * len(taken)
+    if 0 in taken:
+        return found
     for dims, of_made in _blocks(taken, made):
         is_constant = all(cuts[d] is ANYWHERE or taken[d] == 1 for d in dims)
         if is_constant and not any(wanted[d] for d in of_made):

@@ -97,8 +97,7 @@ def _steps(operations: Iterator[Operation], n_chips: int) -> list[Step]:
         elif op in ends:
             found.append(ends[op])
         elif op.name == RESHAPE:
-            if 0 not in shape_of(op.operands[0]):
-                found.append(Reshape(op))
+            found.append(Reshape(op))
         elif (kind := KINDS.get(op.name)) is not None and (dims := kind.dims(op)) is not None:
             found.append(Row(op, kind, dims, n_chips))
     return found
