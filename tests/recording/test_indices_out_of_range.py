@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 import torch_pjrt
 from as_on_cpu import outcome
+from kept_tensors import kept_by_checks
 from torch_pjrt.observe.counters import counters
 
 Tensor = torch.Tensor
@@ -175,3 +176,38 @@ def test_indices_that_are_bytes_of_other_integers_are_looked_at_as_they_are() ->
         read("cpu")
     with pytest.raises(IndexError, match="index 4294967297 is out of bounds"):
         read("pjrt").cpu()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_checks_of_indices_keep_no_tensor() -> None:
+    calls = {**CALLS, **{f"{name}, inside": call for name, call in INSIDE.items()}}
+    found = {
+        name: kept_by_checks(
+            lambda make, call=call: call(
+                make(matrix("cpu").tolist()), lambda where: make(where, dtype=torch.int64)
+            )
+        )
+        for name, call in calls.items()
+    }
+
+    assert [name for name, (n_kept, _) in found.items() if n_kept] == []
+    assert sum(has_checks for _, has_checks in found.values()) > 30
+
+
+def test_step_with_labels_from_the_device_is_captured() -> None:
+    model = torch.nn.Linear(4, 8).to("pjrt")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    @torch_pjrt.capture
+    def step(x: Tensor, y: Tensor) -> Tensor:
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    x, labels = torch.ones(3, 4).to("pjrt"), computed("pjrt")
+    losses = [step(x, labels([1, 2, 3])) for _ in range(6)]
+
+    assert step.replays > 0
+    assert losses[0].item() > losses[5].item()

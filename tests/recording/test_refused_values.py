@@ -12,6 +12,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from kept_tensors import kept_by_checks
+
 Make = Callable[..., torch.Tensor]
 NAN = float("nan")
 HALF, BYTE = torch.float16, torch.uint8
@@ -234,3 +236,14 @@ def test_floats_divide_by_zero() -> None:
 
     assert (x // 0).tolist() == [float("inf"), -float("inf")]
     assert (x // torch.tensor([0, 0], device="pjrt")).tolist() == [float("inf"), -float("inf")]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_checks_of_values_keep_no_tensor() -> None:
+    found = {
+        name: kept_by_checks(lambda make, call=call, good=good: call(make, good))
+        for name, (call, good, _) in CASES.items()
+    }
+
+    assert [name for name, (n_kept, _) in found.items() if n_kept] == []
+    assert sum(has_checks for _, has_checks in found.values()) > 30

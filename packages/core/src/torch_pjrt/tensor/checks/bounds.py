@@ -11,6 +11,7 @@ import math
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
+from weakref import ref
 
 import torch
 
@@ -41,7 +42,8 @@ Given = dict[str, Any]
 class RangeCheck(NamedTuple):
     """A tensor of indices: each is at least `low` and less than `high`, or is `ignored`.
 
-    refusal  makes the error from the index; where there is `along`, also from the size.
+    refusal  makes the error from the index; where there is `along`, also from the size. It outlives the call
+             and holds no tensor: that would be kept, and computed, for it.
     along    the tensor and its dim whose size `high` is, and `-low` if that is not 0.
     """
 
@@ -52,8 +54,11 @@ class RangeCheck(NamedTuple):
     ignored: int | None = None
     along: tuple[torch.Tensor, int] | None = None
 
-    def error(self, index: int, size: int) -> Exception:
-        return self.refusal(index) if self.along is None else self.refusal(index, size)
+    @property
+    def error(self) -> Callable[[int, int], Exception]:
+        """Makes the error from an index and the size; it outlives the check."""
+        refusal = self.refusal
+        return (lambda index, _: refusal(index)) if self.along is None else refusal
 
 
 # How PyTorch refuses an index, by operator.
@@ -154,9 +159,9 @@ def _classes(given: Given) -> Iterator[RangeCheck]:
         yield _check_along(given["target"], x, dim, _target, ignored=given["ignore_index"])
 
 
-def _position(indices: torch.Tensor, index: int) -> str:
+def _position(indices: torch.Tensor | None, index: int) -> str:
     """Where an index is, if the host knows it: the device tells only what was found."""
-    if not isinstance(buffer_of(indices).value, Uploaded):
+    if indices is None or not isinstance(buffer_of(indices).value, Uploaded):
         return ""
     return f" {int((host_view(indices).flatten() == index).nonzero()[0])}"
 
@@ -164,22 +169,22 @@ def _position(indices: torch.Tensor, index: int) -> str:
 def _bags(given: Given) -> Iterator[RangeCheck]:
     """Rows of the table, and where each bag begins."""
     weight, indices, offsets = given["weight"], given["indices"], given["offsets"]
-    n = weight.shape[0]
+    n, n_indices, mode, at = weight.shape[0], indices.shape[0], given.get("mode", 0), ref(indices)
 
     def no_row(index: int) -> Exception:
-        if given.get("mode", 0) == _MAX:
+        if mode == _MAX:
             return RuntimeError(
                 "embedding_bag: Expected idx >= 0 && idx < num_embeddings but found idx to be "
                 f"{index}"
             )
         return RuntimeError(
-            f"Index{_position(indices, index)} of input takes value {index} which is not in the "
+            f"Index{_position(at(), index)} of input takes value {index} which is not in the "
             f"valid range [0, {n})"
         )
 
     def no_start(index: int) -> Exception:
         return RuntimeError(
-            f"offsets[-1] can not be greater than input's length {indices.shape[0]} but got "
+            f"offsets[-1] can not be greater than input's length {n_indices} but got "
             f"offsets[-1] of {index}"
         )
 
@@ -409,8 +414,10 @@ def _data_dependent_size(check: RangeCheck) -> torch.Tensor | None:
 
 
 def _raised_later(check: RangeCheck) -> Refusal:
+    error_of = check.error
+
     def later(index: int, size: int) -> Exception:
-        error = check.error(index, size)
+        error = error_of(index, size)
         note = "The device has found this while it ran: the call at fault came before this one."
         return type(error)(f"{error}\n  {note}")
 

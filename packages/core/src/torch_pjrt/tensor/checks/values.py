@@ -124,8 +124,8 @@ def _at_most_numel(number: torch.Tensor, x: torch.Tensor, refusal: Refusal) -> R
     return RangeCheck(beyond, torch.iinfo(torch.int64).min, 1, refusal)
 
 
-def _of_batch(x: torch.Tensor, which: int) -> str:
-    return f"(Batch element {which}): " if x.ndim > 2 else ""
+def _of_batch(n_dims: int, which: int) -> str:
+    return f"(Batch element {which}): " if n_dims > 2 else ""
 
 
 def _spectrum(name: str, kind: str, argument: str, text: str, error: type[Exception]) -> Row:
@@ -133,9 +133,10 @@ def _spectrum(name: str, kind: str, argument: str, text: str, error: type[Except
 
     def faults(given: Given) -> Iterator[Fault]:
         x = given[argument]
+        n_dims = x.ndim
 
         def refusal(found: int) -> Exception:
-            return error(f"{name}: {_of_batch(x, found - 1)}{text}")
+            return error(f"{name}: {_of_batch(n_dims, found - 1)}{text}")
 
         yield Fault(x, kind, refusal)
 
@@ -145,7 +146,7 @@ def _spectrum(name: str, kind: str, argument: str, text: str, error: type[Except
 def _symmetric(given: Given) -> Iterator[Fault]:
     """Only one triangle is read. LAPACK finds nothing wrong with matrices of two rows."""
     x = given["A"]
-    n = x.shape[-1]
+    n, n_dims = x.shape[-1], x.ndim
     if n < 3:
         return
     code = n - 1 if given.get("compute_v", True) else n - 2
@@ -153,7 +154,7 @@ def _symmetric(given: Given) -> Iterator[Fault]:
 
     def refusal(found: int) -> Exception:
         return torch.linalg.LinAlgError(  # pyright: ignore[reportPrivateImportUsage]
-            f"linalg.eigh: {_of_batch(x, found - 1)}The algorithm failed to converge because the "
+            f"linalg.eigh: {_of_batch(n_dims, found - 1)}The algorithm failed to converge because the "
             f"input matrix is ill-conditioned or has too many repeated eigenvalues (error code: {code})."
         )
 
@@ -162,12 +163,12 @@ def _symmetric(given: Given) -> Iterator[Fault]:
 
 def _inverse_of_triangle(given: Given) -> Iterator[Fault]:
     x = given["self"]
-    n = x.shape[-1]
+    n, n_dims = x.shape[-1], x.ndim
 
     def refusal(found: int) -> Exception:
         which, position = divmod(found - 1, n)
         return torch.linalg.LinAlgError(  # pyright: ignore[reportPrivateImportUsage]
-            f"cholesky_inverse: {_of_batch(x, which)}The diagonal element {position + 1} is zero, the "
+            f"cholesky_inverse: {_of_batch(n_dims, which)}The diagonal element {position + 1} is zero, the "
             "inversion could not be completed because the input matrix is singular."
         )
 
