@@ -94,7 +94,11 @@ def test_what_cannot_be_passed_is_an_error_with_a_hint() -> None:
         torch_pjrt_spmd.launch(jobs.exits, 0)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["Ctrl-C", "killed"])
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)],
+    ids=["Ctrl-C", "killed"],
+)
 def test_no_process_outlives_its_launcher(
     tmp_path: Path, all_are_gone: Callable[[list[int]], None], number: signal.Signals
 ) -> None:
@@ -132,6 +136,7 @@ GUARD = 'if __name__ == "__main__":'
 WITHOUT = "sys.modules['cloudpickle'] = None"
 
 
+@pytest.mark.slow
 @needs_cloudpickle
 def test_functions_of_a_script_or_notebook_go_as_they_are_with_cloudpickle(tmp_path: Path) -> None:
     printed, _ = script(tmp_path, SCRIPT.format(first="", guard="if True:")).communicate(timeout=60)
@@ -143,6 +148,7 @@ def test_functions_of_a_script_or_notebook_go_as_they_are_with_cloudpickle(tmp_p
     assert "[42, 42]" in printed, printed
 
 
+@pytest.mark.slow
 def test_functions_of_a_script_go_under_its_guard_without_cloudpickle(tmp_path: Path) -> None:
     text = SCRIPT.format(first=WITHOUT, guard=GUARD).replace("return Answer(n * 2)", "return n * 2")
     text = text.replace("type(answer) is Answer and answer.value", "answer")

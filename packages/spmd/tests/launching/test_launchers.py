@@ -62,6 +62,7 @@ def test_second_attempt_of_torchrun_sees_nothing_of_the_first(way: str) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_one_script_runs_under_torchrun_slurm_and_alone() -> None:
     script = str(SCRIPTS / "joins.py")
 
