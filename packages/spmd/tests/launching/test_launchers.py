@@ -39,22 +39,41 @@ def printed(*processes: subprocess.Popen[str]) -> str:
     return "\n".join(said)
 
 
-def torchrun(script: str, *options: str, **variables: str) -> str:
-    command = ["-m", "torch.distributed.run", "--nproc-per-node", "2", *options]
-    return printed(started([*command, str(SCRIPTS / script)], variables))
+def torchrun(script: str, *options: str, n_hosts: int = 1, **variables: str) -> str:
+    """What two processes print, of one host or of two."""
+    command = ["-m", "torch.distributed.run", "--nproc-per-node", str(2 // n_hosts), *options]
+    command.append(str(SCRIPTS / script))
+    return printed(*[started(command, variables) for _ in range(n_hosts)])
+
+
+WAYS = {
+    "standalone": (1, ["--standalone"]),
+    "a port": (1, ["--master-port", "PORT"]),
+    "two hosts": (
+        2,
+        ["--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:PORT"],
+    ),
+}
 
 
 @pytest.mark.parametrize(
     "way",
-    ["standalone", pytest.param("a port", marks=pytest.mark.slow)],
+    ["standalone", *(pytest.param(w, marks=pytest.mark.slow) for w in ("a port", "two hosts"))],
 )
-def test_second_attempt_of_torchrun_sees_nothing_of_the_first(way: str) -> None:
-    options = ["--standalone"] if way == "standalone" else ["--master-port", str(free_port())]
+def test_second_attempt_of_torchrun_sees_nothing_of_the_first(way: str, tmp_path: Path) -> None:
+    n_hosts, options = WAYS[way]
+    options = [one.replace("PORT", str(free_port())) for one in options]
 
-    said = torchrun("fails_once.py", "--max-restarts", "1", *options)
+    said = torchrun(
+        "fails_once.py",
+        *("--max-restarts", "1"),
+        *options,
+        n_hosts=n_hosts,
+        MARK=str(tmp_path / "mark"),
+    )
 
     assert sorted(re.findall(r"^attempt.*", said, re.M)) == [
-        f"attempt {attempt}, rank {rank}: [12.0, 12.0]" for attempt in (0, 1) for rank in (0, 1)
+        f"attempt {attempt}, rank {rank}: [12.0, 12.0]" for attempt in (1, 2) for rank in (0, 1)
     ]
     assert said.count("ValueError: a fault of the first attempt") == 1
     assert sorted(re.findall(r"^done.*", said, re.M)) == [
