@@ -7,6 +7,7 @@
 initialize    become part of a run that torchrun has started, to spread tensors over all processes' chips
 process_index, process_count   who this process is, and how many there are
 check_divergence, DivergenceCheck   whether parameters, or a loss, are the same on all ranks; Diverged
+report_failure    tell the others of an error that a launcher of your own has caught
 stragglers    which ranks are slow; each a Straggler
 PeerError     another process is gone, or has not come in time
 PeersDiffer   processes are about to do different things
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch_pjrt_spmd.distributed.divergence import Diverged, DivergenceCheck, check_divergence
     from torch_pjrt_spmd.distributed.errors import PeerError, PeersDiffer
+    from torch_pjrt_spmd.distributed.health import report_failure
     from torch_pjrt_spmd.distributed.run import initialize, process_count, process_index
     from torch_pjrt_spmd.distributed.stragglers import Straggler, stragglers
 
@@ -33,6 +35,7 @@ _MODULES = {
     "initialize": "run",
     "process_count": "run",
     "process_index": "run",
+    "report_failure": "health",
     "stragglers": "stragglers",
 }
 __all__ = [
@@ -45,6 +48,7 @@ __all__ = [
     "initialize",
     "process_count",
     "process_index",
+    "report_failure",
     "stragglers",
 ]
 

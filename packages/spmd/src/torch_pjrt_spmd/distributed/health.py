@@ -88,7 +88,7 @@ class Health:
         pid = os.getpid()
         host, began = socket.gethostname(), same_host.began(pid)
         self._post = Post(rank, host, pid, same_host.host_id(), began)
-        self._error = ""
+        self._error, self._has_failed = "", False
         self._because: list[int] = []
         self._threads: list[threading.Thread] = []
 
@@ -156,6 +156,8 @@ class Health:
             kind, line = COMPUTING, user_lines.main_line() or ""
         if kind != WAITING and user_lines.is_compiling():
             kind = COMPILING
+        if self._has_failed:
+            kind = FAILED
         return replace(
             self._post,
             phase=kind,
@@ -185,8 +187,14 @@ class Health:
         if os.getpid() != self._pid or self._end.is_set():
             return
         self.note(error)
+        self._has_failed = True
         with suppress(RuntimeError):
-            self.put(replace(self.now(), phase=FAILED))
+            self.put(self.now())
+
+    def join_again(self, limit: float) -> None:
+        """Another process group: what a launcher has caught before is over."""
+        self.limit = max(limit, self.limit)
+        self._has_failed = False
 
     def note(self, error: BaseException) -> None:
         """Keep an error as the last of this process."""
@@ -273,12 +281,9 @@ class Health:
             return
         with suppress(RuntimeError):
             post = self.now()
-            failed = bool(self._error) and self._uncaught
-            self.put(replace(post, phase=FAILED if failed else ENDED))
+            self.put(replace(post, phase=FAILED if self._has_failed else ENDED))
             if self.keeps_store:
                 self._say_farewell()
-
-    _uncaught = False
 
     def _say_farewell(self) -> None:
         last = time.monotonic() + _FAREWELL_SECONDS
@@ -318,12 +323,22 @@ def health() -> Health | None:
     return _own.health
 
 
+def report_failure(error: BaseException) -> None:
+    """Tell the other ranks that this process ends by an error.
+
+    What reaches the interpreter is told by itself. This is for launchers that catch what a function raises,
+    to pass it on in another way. Does nothing for a process alone; raises nothing.
+    """
+    if _own.health is not None:
+        _own.health.failed(error)
+
+
 def start(store: Any, rank: int, size: int, limit: float) -> None:
     """Be part of a run's status board. The first call of a process counts, and those of other limits."""
     if size < 2:
         return
     if _own.health is not None:
-        _own.health.limit = max(limit, _own.health.limit)
+        _own.health.join_again(limit)
         return
     _own.health = Health(store, rank, size, limit)
     _hook()
@@ -342,7 +357,6 @@ def _hook() -> None:
         kind: type[BaseException], error: BaseException, trace: TracebackType | None
     ) -> None:
         if (own := _own.health) is not None:
-            own._uncaught = True
             own.failed(error)
         before(kind, error, trace)
 

@@ -7,6 +7,7 @@ only what the other process can import. Tensors of the device arrive on the host
 from __future__ import annotations
 
 import pickle
+import sys
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -108,9 +109,11 @@ def on_host(value: Any) -> Any:
 
 
 def failure_of(rank: int, time: float, error: BaseException) -> Failure:
-    """What a process says of its end."""
+    """What a process says of its end; to the other ranks, too."""
     from torch_pjrt_spmd.distributed.errors import PeerError
 
+    if (health := sys.modules.get("torch_pjrt_spmd.distributed.health")) is not None:
+        health.report_failure(error)
     ours = {__file__, str(Path(__file__).with_name("worker.py"))}
     frames = error.__traceback__
     while frames is not None and frames.tb_frame.f_code.co_filename in ours:
