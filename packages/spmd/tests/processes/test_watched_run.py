@@ -156,7 +156,7 @@ def test_the_board_tells_who_waits_for_whom_and_where(ended: Run):
 
 
 def test_a_waiting_process_heeds_sigterm(ended: Run):
-    assert ended.seconds_to_end < 5  # who keeps the store stays for 3 s
+    assert ended.seconds_to_end < 15  # who keeps the store stays for 3 s, and machines are busy
     assert ended.statuses == [7, 1]
     assert "keeps" in ended.last_words or "Rank 0" in ended.last_words
 
