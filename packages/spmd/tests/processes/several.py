@@ -29,11 +29,18 @@ class Ended:
 
 
 def run(
-    script: str, n: int, *arguments: str, timeout_s: float = 120, chips: int = 1, **environment: str
+    script: str,
+    n: int,
+    *arguments: str,
+    timeout_s: float = 120,
+    chips: int = 1,
+    of_rank: tuple[str, ...] = ("RANK", "LOCAL_RANK"),
+    **environment: str,
 ) -> list[Ended]:
     """What n processes of a script beside this file printed, in the order of ranks.
 
-    chips   virtual CPU devices of each process.
+    chips    virtual CPU devices of each process.
+    of_rank  the variables that tell a process its number.
     """
     shared = {
         **os.environ,
@@ -54,7 +61,7 @@ def run(
             [sys.executable, str(HERE / script), *arguments],
             stdout=out,
             stderr=err,
-            env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            env={**shared, **dict.fromkeys(of_rank, str(rank))},
         )
         running.append((process, out, err))
     seconds: dict[int, float] = {}

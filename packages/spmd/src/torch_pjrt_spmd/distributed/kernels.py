@@ -72,6 +72,8 @@ def _reduce_all(
     group: Group, tensors: Tensors, op: Any, outputs: Sequence[torch.Tensor | None]
 ) -> None:
     kind, factor = _reduction(op)
+    if group.size == 1 and kind != Kind.PREMUL_SUM:
+        return  # each holds its result, and what is recorded goes on
     one = all_reduced(kind, group.size, factor)
     group.run(("all_reduce", kind.name, factor), lambda *xs: [one(x) for x in xs], tensors, outputs)
 
@@ -201,7 +203,9 @@ def _gather(
 
 def _broadcast(tensors: Tensors, pg: Any, root: int, root_tensor: int, *rest: Any) -> Any:
     function = lambda *xs: [from_root(x, root) for x in xs]  # noqa: E731
-    group_of(pg).run(("broadcast", root), function, tensors, tensors)
+    group = group_of(pg)
+    if group.size > 1:
+        group.run(("broadcast", root), function, tensors, tensors)
     return list(tensors), done(tensors)
 
 
