@@ -1,6 +1,6 @@
 """What each process of a run does after one of them has gone wrong, as a table in Markdown.
 
-    python benchmarks/faults.py [--limit 6] [--ways SIGKILL raises] [--ranks 4] [--out benchmarks/results/faults.md]
+    python benchmarks/faults.py [--limit 6] [--ways SIGKILL raises] [--ranks 4] [--out FILE]
 
 Five processes on this host, by `env://` (rank 0 keeps the store and JAX's coordinator). One goes wrong after
 it has agreed on a collective; the others are where the columns say. See `tests/processes/faulty_run.py` of
