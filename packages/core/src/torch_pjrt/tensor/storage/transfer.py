@@ -162,7 +162,8 @@ def download_parts(tensor: torch.Tensor) -> Iterator[tuple[Index, torch.Tensor]]
         value = content(buffer)
         if value.array is None:
             materialize(value)
-        if is_in_parts(value.array) and not on_read and not is_elsewhere_too(value.array.sharding):
+        array: Any = value.array
+        if is_in_parts(array) and not on_read and not is_elsewhere_too(array.sharding):
             awaited(value.array, "computing what is read")
             for index, part in parts_of(value.array):
                 yield index, from_numpy(part, tensor.dtype)
