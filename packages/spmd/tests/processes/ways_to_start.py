@@ -23,8 +23,7 @@ else:
     dist.init_process_group(way)
 x = torch.full((2,), rank + 1.0, device="pjrt")
 dist.all_reduce(x)
-if way != "mesh":  # a group of no backend in particular, which DDP does not take
-    model = DistributedDataParallel(torch.nn.Linear(2, 1).to("pjrt"))
-    model(x[None]).sum().backward()
+model = DistributedDataParallel(torch.nn.Linear(2, 1).to("pjrt"))
+model(x[None]).sum().backward()
 print(x.cpu().tolist(), dist.get_rank(), dist.get_world_size())
 dist.destroy_process_group()

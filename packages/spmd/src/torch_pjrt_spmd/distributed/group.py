@@ -38,6 +38,7 @@ class Group:
         self.rank = rank
         self.size = len(ranks)
         self.host = host
+        self.is_named = False  # whether PyTorch's group knows that this is its default backend
         self.peers = Peers(kv, ranks, rank, timeout)
         self._chips = Chips([chip_of(r) for r in ranks])
 
@@ -125,7 +126,13 @@ def generation(name: str) -> int:
 
 def group_of(process_group: Any) -> Group:
     """The group of what a kernel is given."""
-    return _groups[dist.ProcessGroup.unbox(process_group).group_name]
+    found = dist.ProcessGroup.unbox(process_group)
+    group = _groups[found.group_name]
+    if not group.is_named:
+        # A group of several backends has none by default, or one that it lacks: DDP asks for it.
+        found._set_default_backend(dist.ProcessGroup.BackendType.CUSTOM)
+        group.is_named = True
+    return group
 
 
 def group_of_ranks(process_group: Any = None) -> Group:
