@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from several import free_port, run
 
-
 SLOW = pytest.mark.slow("file")
 
 
