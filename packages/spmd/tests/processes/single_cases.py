@@ -151,7 +151,8 @@ def one_by_one(cases: Cases, world: World) -> None:
         got = dist.irecv(y, world.root((r - 1) % n), g)
         sent = dist.isend(x, world.root((r + 1) % n), g)
         assert got is not None and sent is not None
-        got.wait(), sent.wait()
+        got.wait()
+        sent.wait()
         return y
 
     def two_tags(device: str) -> Any:
