@@ -25,10 +25,12 @@ VALUES: dict[str, Any] = {
     "after_all_that": [2.0, 2.0],
 }
 DIFFER = ("a_shape", "a_dtype", "a_reduction", "another_collective", "a_root", "a_factor")
+# What gloo says where its own time is over, and where the other side's was over a moment before.
+NO_ANSWER = ("Timed out waiting 3000ms", "closed by peer", "caused pair closure", "reset by peer")
 LATE = {
-    "groups_in_another_order": "did not come within 3 s",
-    "a_receive_that_nobody_sends": "Timed out waiting 3000ms",
-    "a_send_that_nobody_receives": "Timed out waiting 3000ms",
+    "groups_in_another_order": ("did not come within 3 s",),
+    "a_receive_that_nobody_sends": NO_ANSWER,
+    "a_send_that_nobody_receives": NO_ANSWER,
 }
 
 
@@ -67,8 +69,10 @@ def test_what_nobody_answers_is_an_error_within_the_time_limit(
     ended: list[dict[str, Any]], case: str
 ):
     for rank, of in enumerate(ended):
-        assert of[case]["error"].startswith("PeerError: ")
-        assert LATE[case] in of[case]["error"] and f"rank {1 - rank}" in of[case]["error"].lower()
+        error = of[case]["error"]
+        assert error.startswith("PeerError: ")
+        assert any(text in error for text in LATE[case]), error
+        assert f"rank {1 - rank}" in error.lower()
         assert of[case]["seconds"] < LIMIT_S + 5
 
 
