@@ -31,8 +31,8 @@ RULES = """
 EXTEND = """
     Annotation BorrowingTape Buffer FunctionOp Line Output PRECISIONS Partitioner Program ProgramHooks Refusal
     StandIn Table Tape Uploaded Value
-    add_program_hooks add_report_tables annotate annotation_of append array_of because buffer_of client
-    content counters
+    add_program_hooks add_report_tables after_import annotate annotation_of append array_of because buffer_of
+    client content counters
     create_empty_tensor current cut define_annotation forget_programs donate download_parts
     each_collective target_chips graph_of host_array intern note_lines
     choose_run is_pjrt joined_run keep_dynamo_out placed set_partitioner

@@ -96,7 +96,7 @@ def to_cpu(storage: Any) -> torch.UntypedStorage:
 
 def from_cpu(storage: torch.UntypedStorage) -> torch.UntypedStorage:
     """A storage of this device with the bytes of a CPU storage."""
-    source = torch.empty(0, dtype=_bytes).set_(storage)
+    source = torch.empty(0, dtype=_bytes, device="cpu").set_(storage)
     value = upload(source)
     buffer = Buffer(value, value.spec)
     buffer.viewed = True
@@ -113,7 +113,7 @@ def copy_(storage: Any, source: Any, non_blocking: bool | None = None) -> torch.
     """Replace the content by that of a storage of any device."""
     buffer = buffer_behind(storage)
     host = to_cpu(source) if source.device.type == "pjrt" else source
-    value = upload(torch.empty(0, dtype=_bytes).set_(host))
+    value = upload(torch.empty(0, dtype=_bytes, device="cpu").set_(host))
     buffer.value, buffer.spec = value, value.spec
     buffer.viewed = True
     buffer.blank = False

@@ -74,6 +74,7 @@ The process:
     forget_programs     empty the cache of programs, in tests and benchmarks
     counters, because   what is counted for `report()`; the cause of syncs in a block
     StandIn             another function in the place of one of PyTorch's, on one thread, for a while
+    after_import        what to do once a module of PyTorch's is imported, without importing it
     keep_dynamo_out     packages in which Dynamo is to trace nothing
     lazy_attribute      for a module's `__getattr__`: what another one holds, imported now
     padding             tensors with padding: a module, unstable
@@ -97,6 +98,7 @@ if TYPE_CHECKING:
     from torch_pjrt.compile.precision import in_force as precision_in_force
     from torch_pjrt.compile.programs import Program, forget_programs
     from torch_pjrt.compile.within import traced
+    from torch_pjrt.device.imports import after_import
     from torch_pjrt.device.tracers import keep_out as keep_dynamo_out
     from torch_pjrt.diagnostics.sections import add_report_tables
     from torch_pjrt.dtypes import x64
@@ -177,6 +179,7 @@ __all__ = [
     "Value",
     "add_program_hooks",
     "add_report_tables",
+    "after_import",
     "annotate",
     "annotation_of",
     "append",
@@ -243,6 +246,7 @@ _WHERE = {
     "compile.programs": "Program forget_programs",
     "compile.within": "traced",
     "diagnostics.sections": "add_report_tables",
+    "device.imports": "after_import",
     "device.tracers": "keep_dynamo_out=keep_out",
     "graph.append": "append",
     "graph.graph": "graph_of",

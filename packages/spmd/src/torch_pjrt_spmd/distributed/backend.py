@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
-from torch._C._distributed_c10d import FakeProcessGroup, PrefixStore
+from torch._C._distributed_c10d import DebugLevel, FakeProcessGroup, PrefixStore, get_debug_level
 from torch.distributed.constants import default_pg_timeout
 
 from torch_pjrt_spmd.distributed import group, health, kernels
@@ -38,5 +38,8 @@ def create(options: Any, backend_options: Any) -> Any:
     own_store = PrefixStore(str(group.generation(name)), own_part(options.store))
     host = dist.ProcessGroupGloo(PrefixStore("host", own_store), rank, size, timeout=_LONG)
     group.add(group.Group(name, own_store, ranks, rank, host, timeout))
+    if get_debug_level() == DebugLevel.DETAIL:
+        # PyTorch wraps it, and asks for sequence numbers, which the fake one has not.
+        return host
     make: Any = FakeProcessGroup._create_internal  # PyTorch's stub leaves its last argument out
     return make(rank, size, backend_options)

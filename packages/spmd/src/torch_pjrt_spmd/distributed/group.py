@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from datetime import timedelta
@@ -29,6 +29,7 @@ class Group:
     name    PyTorch's, of which no other group of the process has the same.
     rank    this process's, in the group; size: of the group.
     host    a gloo group of the same ranks, for what goes over the host's memory.
+    to_itself   what this rank has sent to itself and not yet received, by tags.
     """
 
     def __init__(
@@ -39,6 +40,7 @@ class Group:
         self.size = len(ranks)
         self.host = host
         self.is_named = False  # whether PyTorch's group knows that this is its default backend
+        self.to_itself: defaultdict[int, deque[list[torch.Tensor]]] = defaultdict(deque)
         self.peers = Peers(kv, ranks, rank, timeout)
         self._chips = Chips([chip_of(r) for r in ranks])
 

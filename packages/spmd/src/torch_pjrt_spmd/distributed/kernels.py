@@ -16,7 +16,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from torch_pjrt_spmd.distributed import batch_norm, reducers
+from torch_pjrt.extend import after_import
+from torch_pjrt_spmd.distributed import attention_sharding, batch_norm, reducers
+from torch_pjrt_spmd.distributed.errors import PeerError
 from torch_pjrt_spmd.distributed.factors import factor_of_callers
 from torch_pjrt_spmd.distributed.group import Group, fill, group_of
 from torch_pjrt_spmd.distributed.programs import axis
@@ -266,7 +268,7 @@ def _alltoall(outputs: Tensors, inputs: Tensors, pg: Any, *rest: Any) -> Any:
 
 def _on_all(group: Group, here: bool) -> bool:
     """Whether something is so on all ranks."""
-    flag = torch.tensor([int(here)])
+    flag = torch.tensor([int(here)], device="cpu")
     options = dist.AllreduceOptions()
     options.reduceOp = dist.ReduceOp(dist.ReduceOp.MIN)
     group.exchange_on_host(group.host.allreduce([flag], options), "all_to_all")
@@ -281,7 +283,10 @@ def _all_to_all_on_host(
     input_splits: Sequence[int],
 ) -> None:
     """Parts of different sizes, by way of the host: a program has one size for all ranks."""
-    host, there = given.cpu().contiguous(), torch.empty(output.shape, dtype=output.dtype)
+    host, there = (
+        given.cpu().contiguous(),
+        torch.empty(output.shape, dtype=output.dtype, device="cpu"),
+    )
     outs = list(output_splits) or [output.shape[0] // group.size] * group.size
     ins = list(input_splits) or [given.shape[0] // group.size] * group.size
     work = group.host.alltoall_base(there, host, outs, ins, dist.AllToAllOptions())
@@ -291,8 +296,8 @@ def _all_to_all_on_host(
 
 def _lists_on_host(group: Group, outputs: Tensors, inputs: Tensors) -> None:
     sent = [x.cpu().contiguous() for x in inputs]
-    got = [torch.empty(x.shape, dtype=x.dtype) for x in outputs]
-    flat = torch.empty(sum(map(torch.numel, got)), dtype=got[0].dtype)
+    got = [torch.empty(x.shape, dtype=x.dtype, device="cpu") for x in outputs]
+    flat = torch.empty(sum(map(torch.numel, got)), dtype=got[0].dtype, device="cpu")
     ins, outs = [prod(x.shape) for x in sent], [prod(x.shape) for x in got]
     joined = torch.cat([x.flatten() for x in sent])
     work = group.host.alltoall_base(flat, joined, outs, ins, dist.AllToAllOptions())
@@ -316,6 +321,9 @@ def _barrier(
 
 def _send(tensors: Tensors, pg: Any, to: int, tag: int) -> Any:
     group = group_of(pg)
+    if to == group.rank:
+        group.to_itself[tag].append([x.clone() for x in tensors])
+        return done(tensors)
     host = [x.cpu().contiguous() for x in tensors]
     work = group.host.send(host, to, tag)
     what = f"a send to rank {group.peers.ranks[to]} with tag {tag}"
@@ -329,8 +337,21 @@ def _send(tensors: Tensors, pg: Any, to: int, tag: int) -> Any:
 
 def _recv(tensors: Tensors, pg: Any, source: int, tag: int) -> Any:
     group = group_of(pg)
+    if source == group.rank:
+        return pending(tensors, lambda: _received_from_itself(group, tensors, tag))
     what = f"a receive from rank {group.peers.ranks[source]} with tag {tag}"
     return _receive(group, tensors, what, lambda host: group.host.recv(host, source, tag))
+
+
+def _received_from_itself(group: Group, tensors: Tensors, tag: int) -> int:
+    sent = group.to_itself[tag]
+    if not sent:
+        raise PeerError(
+            f"Rank {group.rank} receives from itself, and sent itself nothing with tag {tag}."
+        )
+    for x, given in zip(tensors, sent.popleft(), strict=True):
+        x.copy_(given)
+    return group.rank
 
 
 def _recv_any_source(tensors: Tensors, pg: Any, tag: int) -> Any:
@@ -342,7 +363,7 @@ def _recv_any_source(tensors: Tensors, pg: Any, tag: int) -> Any:
 def _receive(
     group: Group, tensors: Tensors, what: str, begin: Callable[[list[torch.Tensor]], Any]
 ) -> Any:
-    host = [torch.empty(x.shape, dtype=x.dtype) for x in tensors]
+    host = [torch.empty(x.shape, dtype=x.dtype, device="cpu") for x in tensors]
     work = begin(host)
 
     def finish() -> int:
@@ -389,4 +410,5 @@ def register() -> tuple[torch.library.Library, ...]:
         for name, kernel in _KERNELS.items():
             library.impl(name, kernel, _KEY)
     reducers.install()
+    after_import("torch.distributed.tensor", attention_sharding.register)
     return library, batch_norm.register(_KEY)
