@@ -46,6 +46,11 @@ GAPS: tuple[Gap, ...] = (
         "wants a tensor that is made without a device to be on the CPU, and the suite has it on the device",
     ),
     Gap(
+        "distributed::test_ddp_uneven_inputs",
+        "notyet",
+        "steps of convolutions of 1000 x 1000 pixels: over five minutes on a CPU; what comes before passes",
+    ),
+    Gap(
         "distributed::test_SyncBatchNorm_process_group",
         "upstream",
         "takes a model of torchvision without asking whether that is installed",
