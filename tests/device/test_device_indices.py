@@ -77,5 +77,10 @@ def test_process_of_a_run_may_choose_the_device_of_its_number(
     torch.pjrt.set_device(3)  # type: ignore[attr-defined]
 
     assert torch.pjrt.current_device() == 0  # type: ignore[attr-defined]
+    for name, take in TAKE_AN_INDEX.items():
+        take()
+        assert torch.ones(2, device="pjrt:3").to(3).device == here().device, name
     with pytest.raises(DeviceError):
         torch.pjrt.set_device(2)  # type: ignore[attr-defined]
+    with pytest.raises(DeviceError):
+        torch.ones(2, device="pjrt:2")

@@ -1,4 +1,4 @@
-"""The index in `pjrt:0`: there is one device, and any other is refused."""
+"""The index in `pjrt:0`: there is one device in a process, and any other is refused."""
 
 from __future__ import annotations
 
@@ -10,22 +10,20 @@ import torch
 from torch_pjrt.errors import DeviceError
 
 
+def is_other(index: int | None) -> bool:
+    """Whether it is the index of another device than the one there is.
+
+    Launchers number the processes of a host, and scripts take the device of that number, `pjrt:3`. Each
+    process has a device of its own here, and that is the one which is meant.
+    """
+    return index not in (None, 0, -1) and str(index) != os.environ.get("LOCAL_RANK")
+
+
 def check_index(device: Any) -> None:
     """Raise `DeviceError` unless `device` (an index, a name, a `torch.device`, None) is the one there is."""
     index = device if isinstance(device, int) else device and torch.device(device).index
-    if index not in (None, 0, -1):
+    if is_other(index):
         raise no_such_index(index)
-
-
-def check_chosen(device: Any) -> None:
-    """As `check_index`, where a process of a run chooses its device by its number on the host.
-
-    Launchers number the processes of a host, and PyTorch has each choose the device of that number. Each
-    has a device of its own here, and that is its `pjrt:0`.
-    """
-    index = device if isinstance(device, int) else torch.device(device).index
-    if str(index) != os.environ.get("LOCAL_RANK"):
-        check_index(device)
 
 
 def no_such_index(index: int) -> DeviceError:

@@ -23,7 +23,14 @@ else:
     dist.init_process_group(way)
 x = torch.full((2,), rank + 1.0, device="pjrt")
 dist.all_reduce(x)
-model = DistributedDataParallel(torch.nn.Linear(2, 1).to("pjrt"))
+if way == "device":  # as scripts for other accelerators do
+    here = int(os.environ["LOCAL_RANK"])
+    module = torch.nn.Linear(2, 1).to(here)
+    model = DistributedDataParallel(module, device_ids=[here], output_device=here)
+    model(torch.ones(1, 2)).sum().backward()  # DDP moves what it is given
+    assert module.weight.device == torch.ones(1, device=f"pjrt:{here}").device
+else:
+    model = DistributedDataParallel(torch.nn.Linear(2, 1).to("pjrt"))
 model(x[None]).sum().backward()
 print(x.cpu().tolist(), dist.get_rank(), dist.get_world_size())
 dist.destroy_process_group()

@@ -8,7 +8,7 @@ from typing import Any, Self
 import torch
 
 from torch_pjrt.device.memory import MemoryFunctions
-from torch_pjrt.device_index import check_chosen, check_index
+from torch_pjrt.device_index import check_index
 
 
 class PjrtModule(MemoryFunctions, ModuleType):
@@ -70,7 +70,7 @@ class PjrtModule(MemoryFunctions, ModuleType):
 
         It does not start the device, so a process of a run may choose before it joins.
         """
-        check_chosen(device)
+        check_index(device)
 
     def get_device_name(self, device: Any = None) -> str:
         """What the hardware calls itself."""

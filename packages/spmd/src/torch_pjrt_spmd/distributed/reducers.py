@@ -1,4 +1,5 @@
-"""What DDP's reducer asks for beside collectives: pinned memory of the host, where parameters may be unused.
+"""What DDP asks for beside collectives: a stream of the device by its number, and pinned memory of the host,
+where parameters may be unused.
 
 It copies the map of used parameters to the device by way of pinned memory, which PyTorch has from backends
 in C++ alone. The first reducer that may do so has the CPU's `empty_strided` give ordinary memory for it.
@@ -6,6 +7,7 @@ in C++ alone. The first reducer that may do so has the CPU's `empty_strided` giv
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Sequence
 from functools import cache
@@ -14,6 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch._prims_common import compute_required_storage_length
+from torch.nn.parallel import _functions
 
 _PyTorchs: Any = dist.Reducer  # pyright: ignore[reportPrivateImportUsage]
 # Where in a reducer's arguments it says that parameters may be unused.
@@ -39,8 +42,18 @@ class Reducer(_PyTorchs):
 
 
 def install() -> None:
-    """Have DDP make its reducers of this kind."""
+    """Have DDP make its reducers of this kind, and take `device_ids=[LOCAL_RANK]`."""
     dist.Reducer = Reducer  # pyright: ignore[reportPrivateImportUsage]
+    number = os.environ.get("LOCAL_RANK", "0")
+    if number.isdigit():
+        _have_streams_up_to(int(number))
+
+
+def _have_streams_up_to(number: int) -> None:
+    """PyTorch keeps a stream for each device of a process, by its index; a process here has one device."""
+    known: Any = _functions._streams or []
+    missing = [torch.Stream(device="pjrt:0") for _ in range(number + 1 - len(known))]
+    _functions._streams = [*known, *missing]
 
 
 @cache

@@ -9,7 +9,7 @@ import torch
 from torch.nn.parameter import UninitializedTensorMixin  # pyright: ignore[reportAttributeAccessIssue]
 
 from torch_pjrt import dtypes
-from torch_pjrt.device_index import no_such_index
+from torch_pjrt.device_index import check_index
 from torch_pjrt.graph.tensor_spec import (
     contiguous_spec,
     contiguous_strides,
@@ -132,7 +132,7 @@ def empty_strided(
     dtype = dtype or torch.get_default_dtype()
     dtypes.to_jax(dtype)
     if device is not None and device.index:
-        raise no_such_index(device.index)
+        check_index(device)
     if any(n < 0 for n in size) or len(size) != len(stride):
         torch.empty_strided(size, stride, device="meta")  # raises PyTorch's error
     spec = spec_of(tuple(size), dtype, tuple(stride))
@@ -197,7 +197,7 @@ def _to_copy(
             device=device, dtype=dtype, memory_format=memory_format or torch.preserve_format
         )
     if device is not None and device.index:
-        raise no_such_index(device.index)
+        check_index(device)
     if dtype is not None:
         dtypes.to_jax(dtype)
     if not is_pjrt(self):

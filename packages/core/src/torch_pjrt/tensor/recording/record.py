@@ -17,7 +17,7 @@ from torch_pjrt import dtypes
 from torch_pjrt.caches import Cache
 from torch_pjrt.client.client import client
 from torch_pjrt.compile.abstract import results_of_rule
-from torch_pjrt.device_index import no_such_index
+from torch_pjrt.device_index import check_index
 from torch_pjrt.errors import UnsupportedError
 from torch_pjrt.graph.signature import Signature, Slot, intern
 from torch_pjrt.graph.tape import Tape, Value, current, number_on, state
@@ -102,7 +102,7 @@ def call(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if plan.functional is None or plan.returns == "other":
         return run_on_cpu(op, args, kwargs)
     if (device := kwargs.get("device")) is not None and device.index and device.type == "pjrt":
-        raise no_such_index(device.index)
+        check_index(device)
     named = kwargs
     if plan.decides_dtype and kwargs.get("dtype") is None:
         named = {**kwargs, "dtype": kwargs["out"].dtype}
