@@ -12,6 +12,10 @@ import several
 Found = dict[str, Any]
 
 
+# The processes are started once for all tests of the file: by one worker.
+pytestmark = pytest.mark.xdist_group("one mesh")
+
+
 @pytest.fixture(scope="module")
 def alone() -> Found:
     [found] = on_eight_chips(1)
@@ -24,10 +28,10 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("programs")
 
 
-def on_eight_chips(n: int, programs: str = "") -> list[Found]:
+def on_eight_chips(n: int, *arguments: str, programs: str = "") -> list[Found]:
     """What each of n processes found, which share eight chips."""
     ended = several.run(
-        "one_mesh.py", n, chips=8 // n, timeout_s=400, TORCH_PJRT_CACHE_DIR=programs
+        "one_mesh.py", n, *arguments, chips=8 // n, timeout_s=400, TORCH_PJRT_CACHE_DIR=programs
     )
     assert [e.status for e in ended] == [0] * n, [e.err[-3000:] for e in ended]
     return [json.loads(e.out.strip().splitlines()[-1]) for e in ended]
@@ -48,8 +52,15 @@ def flat(value: Any) -> bool:
     return isinstance(value, float) or (isinstance(value, list) and isinstance(value[0], float))
 
 
+def test_two_processes_compute_what_one_does_by_capture() -> None:
+    [alone] = on_eight_chips(1, "--few")
+
+    assert_same(on_eight_chips(2, "--few"), alone)
+
+
+@pytest.mark.slow
 def test_two_processes_compute_what_one_does(alone: Found, programs: Path) -> None:
-    found = on_eight_chips(2, str(programs))
+    found = on_eight_chips(2, programs=str(programs))
 
     assert_same(found, alone)
     assert [one["batches"]["loaded here"] for one in found] == [0.5, 0.5]
@@ -58,9 +69,9 @@ def test_two_processes_compute_what_one_does(alone: Found, programs: Path) -> No
 
 @pytest.mark.slow
 def test_programs_from_disk_compute_it_too(alone: Found, programs: Path) -> None:
-    found = on_eight_chips(2, str(programs))
+    found = on_eight_chips(2, programs=str(programs))
     if any(one["compiled"] for one in found):  # this test runs by itself
-        found = on_eight_chips(2, str(programs))
+        found = on_eight_chips(2, programs=str(programs))
 
     assert_same(found, alone)
     assert [one["compiled"] for one in found] == [0, 0]

@@ -34,6 +34,10 @@ LATE = {
 }
 
 
+# The processes are started once for all tests of the file: by one worker.
+pytestmark = pytest.mark.xdist_group("ranks that differ")
+
+
 @pytest.fixture(scope="module")
 def ended() -> Iterator[list[dict[str, dict[str, Any]]]]:
     """What each rank printed of each case."""

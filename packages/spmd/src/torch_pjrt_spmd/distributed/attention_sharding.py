@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-aten: Any = torch.ops.aten
+from torch_pjrt.plugin import aten
+
 _FORWARD = aten._scaled_dot_product_fused_attention_overrideable.default
 _BACKWARD = aten._scaled_dot_product_fused_attention_overrideable_backward.default
 
