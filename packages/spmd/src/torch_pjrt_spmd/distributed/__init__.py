@@ -15,7 +15,6 @@ PeersDiffer   processes are about to do different things
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from torch_pjrt_spmd.distributed.run import initialize, process_count, process_index
     from torch_pjrt_spmd.distributed.stragglers import Straggler, stragglers
 
-_MODULES = {
+_LAZY = {
     "Diverged": "divergence",
     "DivergenceCheck": "divergence",
     "PeerError": "errors",
@@ -54,8 +53,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in __all__:
-        found = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    if name in _LAZY:
+        from torch_pjrt.extend import lazy_attribute
+
+        found = lazy_attribute(f"{__name__}.{_LAZY[name]}", name)
         globals()[name] = found  # a function has its module's name, which the import has put there
         return found
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
