@@ -7,5 +7,5 @@ import os
 
 os.environ["TORCH_PJRT_CACHE_DIR"] = ""
 
-# Of tests that are `slow`: tests/helpers/turns.py, found by the `pytest.ini` beside this file alone.
-pytest_plugins = ("turns",) if importlib.util.find_spec("turns") else ()
+# Of tests/helpers/, found by the `pytest.ini` beside this file alone.
+pytest_plugins = ("turns", "groups", "settled") if importlib.util.find_spec("turns") else ()

@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "packages/spmd/tests/processes"))
+sys.path[:0] = [str(ROOT / "packages/spmd/tests/processes"), str(ROOT / "tests/helpers")]
 
 from fault_cases import WAYS, Ended, run  # noqa: E402
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import gc
 import os
 import subprocess
-import sys
 from typing import Any
 
 import pytest
 import torch
 
 import torch_pjrt
+import warm
 from fixture_types import Count, Run
 from torch_pjrt.observe.counters import counters
 from torch_pjrt.observe.stops import forget_stops
@@ -42,21 +42,15 @@ def python() -> Run:
     """Runs a script in a process of its own; fails with what it wrote unless it ends with `returncode`.
 
     None accepts any. Keywords are environment variables; variables of ours are not inherited, and no
-    programs are kept on disk.
+    programs are kept on disk. It finds PyTorch and JAX loaded (`warm.py`) unless it is to be `fresh`.
     """
 
     def run(
-        script: str, *, returncode: int | None = 0, **variables: str
+        script: str, *, returncode: int | None = 0, fresh: bool = False, **variables: str
     ) -> subprocess.CompletedProcess[str]:
         env = {k: v for k, v in os.environ.items() if not k.startswith(("TORCH_PJRT", "PJRT_"))}
-        done = subprocess.run(
-            [sys.executable, "-c", script],
-            capture_output=True,
-            text=True,
-            env={**env, "TORCH_PJRT_CACHE_DIR": "", **variables},
-            timeout=300,
-            check=False,
-        )
+        env |= {"TORCH_PJRT_CACHE_DIR": "", **variables}
+        done = warm.run(["-c", script], env, fresh=fresh)
         assert returncode in (None, done.returncode), done.stdout + done.stderr
         return done
 

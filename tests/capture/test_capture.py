@@ -57,6 +57,7 @@ def states(model: nn.Module) -> list[torch.Tensor]:
     return [x.cpu() for x in model.state_dict().values()]
 
 
+@pytest.mark.slow("rows")
 @pytest.mark.parametrize("kind", ["sgd", "adamw"])
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
 def test_training_is_the_same_to_the_bit(kind: str, dropout: float):

@@ -118,6 +118,7 @@ def early_checks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     gc.unfreeze()
 
 
+@pytest.mark.slow("rows")
 @pytest.mark.parametrize("hold", HOLDS)
 @pytest.mark.parametrize("make", STEPS, ids=lambda make: make.__name__)
 def test_values_are_those_of_the_cpu_and_calls_are_replayed(

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 import torch
 
+pytestmark = pytest.mark.usefixtures("no_garbage")
+
 pjrt: Any = torch.pjrt  # type: ignore[attr-defined]
 accelerator = torch.accelerator
 

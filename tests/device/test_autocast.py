@@ -117,7 +117,7 @@ def test_what_was_cast_without_gradients_takes_none_from_later_uses() -> None:
 
     with torch.autocast("pjrt"):
         with torch.no_grad():
-            w @ w
+            _ = w @ w
         (w @ w).sum().backward()
 
     assert w.grad is not None
@@ -151,6 +151,7 @@ def test_custom_functions_may_refuse_autocast() -> None:
     assert _Doubled.seen == [(torch.float32, False), (torch.float32, False)]
 
 
+@pytest.mark.slow("rows")
 @pytest.mark.parametrize("kind", [ConvNet, Transformer])
 @pytest.mark.parametrize("lower", [torch.bfloat16, torch.float16])
 def test_training_follows_the_cpus_losses(kind: type[nn.Module], lower: torch.dtype) -> None:

@@ -15,7 +15,7 @@ USE = "assert (torch.ones(2, device='pjrt') + 1).tolist() == [2, 2]\n"
 
 
 def test_import_torch_makes_the_device_known(python: Run) -> None:
-    python("import torch\n" + USE)
+    python("import torch\n" + USE, fresh=True)
 
 
 def test_import_torch_imports_no_jax_and_starts_no_device(python: Run) -> None:
@@ -26,7 +26,8 @@ import torch
 assert torch.pjrt.is_initialized() is False
 print([m for m in sys.modules if m.split(".")[0] in ("jax", "jaxlib", "pluggy")])
 assert "torch_pjrt.client.client" not in sys.modules
-"""
+""",
+        fresh=True,
     )
 
     assert done.stdout.strip() == "[]"
@@ -56,7 +57,7 @@ assert torch.pjrt.is_initialized()
     ],
 )
 def test_order_of_imports_does_not_matter(python: Run, imports: str) -> None:
-    python(f"{imports}\nimport torch\n{USE}")
+    python(f"{imports}\nimport torch\n{USE}", fresh=True)
 
 
 def test_loading_again_changes_nothing(python: Run) -> None:
@@ -227,7 +228,8 @@ import sys
 before = set(sys.modules)
 import torch_pjrt, torch_pjrt.autoload
 print(sorted({m.split(".")[0] for m in set(sys.modules) - before} - set(sys.stdlib_module_names)))
-"""
+""",
+        fresh=True,
     )
 
     assert done.stdout.strip() == "['torch_pjrt']"

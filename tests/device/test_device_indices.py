@@ -43,7 +43,7 @@ TAKE_AN_INDEX: dict[str, Callable[[], object]] = {
     "randperm": lambda: torch.randperm(3, device=OTHER),
     "set_device": lambda: torch.pjrt.set_device(3),  # type: ignore[attr-defined]
     "sparse": lambda: torch.sparse_coo_tensor(
-        [[0]], [1.0], (2,), device=OTHER, check_invariants=True
+        torch.tensor([[0]]), [1.0], (2,), device=OTHER, check_invariants=True
     ),
     "storage": lambda: torch.UntypedStorage(4, device=OTHER),
     "stream": lambda: torch.pjrt.Stream(OTHER),  # type: ignore[attr-defined]

@@ -71,6 +71,7 @@ def assert_agree(ours: Trainer, theirs: Trainer) -> None:
     torch.testing.assert_close(ours.parameters(), theirs.parameters(), rtol=1e-3, atol=2e-4)
 
 
+@pytest.mark.slow("rows")
 @pytest.mark.parametrize("name", MAKERS)
 @pytest.mark.parametrize("infinite", [(4, 11, 12, 20), (0, 1, 7)], ids=["later", "at first"])
 def test_parameters_after_steps_with_infinite_gradients_are_those_of_the_cpu(

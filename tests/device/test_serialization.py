@@ -101,7 +101,7 @@ def test_result_of_an_operator_is_saved_whole() -> None:
 
 
 def test_whole_module_and_its_optimizer_are_saved() -> None:
-    on_device = model().to("pjrt")
+    on_device: Any = model().to("pjrt")
     optimizer = torch.optim.AdamW(on_device.parameters())
     on_device(torch.ones(2, 3, device="pjrt")).sum().backward()
     optimizer.step()
@@ -153,7 +153,7 @@ def test_pickle_keeps_values_device_and_gradient_flag() -> None:
 
 
 def test_deepcopy_has_memory_of_its_own() -> None:
-    original = model().to("pjrt")
+    original: Any = model().to("pjrt")
     duplicate = copy.deepcopy(original)
 
     with torch.no_grad():

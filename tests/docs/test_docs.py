@@ -109,6 +109,13 @@ def test_index_lists_all_pages() -> None:
     assert sorted(map(name, pages - listed)) == []
 
 
+def test_index_lists_all_pages_of_results() -> None:
+    index = (ROOT / "docs" / "index.md").read_text()
+    results = sorted(path.name for path in (ROOT / "benchmarks" / "results").glob("*.md"))
+
+    assert [page for page in results if f"(../benchmarks/results/{page})" not in index] == []
+
+
 def test_api_has_all_public_modules() -> None:
     public = re.findall(
         r"^\| (.*?) \|", CONTRIBUTING.read_text().partition("## What is public")[2], re.M

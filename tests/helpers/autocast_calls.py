@@ -41,7 +41,7 @@ def calls_of_lists() -> Iterator[Call]:
     """The calls by which PyTorch tests its own lists."""
     lists = vars(AutocastCPUTestLists(torch.device("cpu")))
     for where in ("torch_16", "torch_fp32", "nn_16", "nn_fp32", "torch_need_autocast_promote"):
-        module = torch._C._nn if where.startswith("nn") else torch
+        module: Any = vars(torch._C)["_nn"] if where.startswith("nn") else torch
         for name, args, *rest in lists[where]:
             kwargs = rest[-1] if rest and isinstance(rest[-1], dict) else {}
             yield name, getattr(module, name), args, kwargs

@@ -44,6 +44,7 @@ def documented(name: str) -> Callable[[Make], Make]:
 class Thing:
     """An object with attributes, some of its class."""
 
+    scale: Any
     shared = 2.0
 
     def __init__(self, **attributes: Any) -> None:
@@ -206,72 +207,72 @@ def function_in_module() -> Made:
 
 @row("an object's attribute")
 def attribute() -> Made:
-    thing = Thing(scale=2.0)
+    thing: Any = Thing(scale=2.0)
     return lambda x: x * thing.scale, lambda: setattr(thing, "scale", 3.0)
 
 
 @row("an attribute of an object's object")
 def deep_attribute() -> Made:
-    thing = Thing(a=Thing(b=Thing(scale=2.0)))
+    thing: Any = Thing(a=Thing(b=Thing(scale=2.0)))
     return lambda x: x * thing.a.b.scale, lambda: setattr(thing.a.b, "scale", 3.0)
 
 
 @row("an attribute by its name in a text")
 def named_attribute() -> Made:
-    thing = Thing(scale_1=2.0)
+    thing: Any = Thing(scale_1=2.0)
     return lambda x: x * getattr(thing, f"scale_{1}"), lambda: setattr(thing, "scale_1", 3.0)
 
 
 @row("an attribute that a method names")
 def method_attribute() -> Made:
-    thing = Thing(scale=2.0)
+    thing: Any = Thing(scale=2.0)
     return lambda x: thing.scaled(x), lambda: setattr(thing, "scale", 3.0)
 
 
 @row("the bound object's attribute")
 def bound_object() -> Made:
-    thing = Thing(scale=2.0)
+    thing: Any = Thing(scale=2.0)
     return thing.scaled, lambda: setattr(thing, "scale", 3.0)
 
 
 @row("a method of one object")
 def method() -> Made:
-    thing = Thing(scale=2.0)
+    thing: Any = Thing(scale=2.0)
     return lambda x: thing.scaled(x), lambda: setattr(thing, "scaled", lambda x: x * 3)
 
 
 @row("an attribute of a class")
 def class_attribute() -> Made:
     kind = type("Kind", (Thing,), {"shared": 2.0})
-    thing = kind()
+    thing: Any = kind()
     return lambda x: x * thing.shared, lambda: setattr(kind, "shared", 3.0)
 
 
 @row("an attribute of a base class")
 def base_attribute() -> Made:
     base = type("Base", (), {"shared": 2.0})
-    thing = type("Kind", (base,), {})()
+    thing: Any = type("Kind", (base,), {})()
     return lambda x: x * thing.shared, lambda: setattr(base, "shared", 3.0)
 
 
 @row("a method of a class")
 def class_method() -> Made:
     kind = type("Kind", (), {"f": lambda self, x: x * 2})
-    thing = kind()
+    thing: Any = kind()
     return lambda x: thing.f(x), lambda: setattr(kind, "f", lambda self, x: x * 3)
 
 
 @row("an object's class")
 def objects_class() -> Made:
     two, three = (type("Kind", (), {"scale": float(n)}) for n in (2, 3))
-    thing = two()
+    thing: Any = two()
     return lambda x: x * thing.scale, lambda: setattr(thing, "__class__", three)
 
 
 @row("what a property reads")
 def a_property() -> Made:
     kind = type("Kind", (Thing,), {"twice": property(lambda self: self.scale * 2)})
-    thing = kind(scale=2.0)
+    thing: Any = kind(scale=2.0)
     return lambda x: x * thing.twice, lambda: setattr(thing, "scale", 3.0)
 
 
@@ -301,25 +302,25 @@ def dataclass_container() -> Made:
 
 @row("a frozen dataclass")
 def frozen_dataclass() -> Made:
-    thing = Thing(config=Frozen(2.0))
+    thing: Any = Thing(config=Frozen(2.0))
     return lambda x: x * thing.config.scale, lambda: setattr(thing, "config", Frozen(3.0))
 
 
 @row("an enum's member")
 def member() -> Made:
-    thing = Thing(mode=Mode.DOUBLE)
+    thing: Any = Thing(mode=Mode.DOUBLE)
     return lambda x: x * thing.mode.value, lambda: setattr(thing, "mode", Mode.TRIPLE)
 
 
 @row("a flag that is a number now")
 def kind_of_number() -> Made:
-    thing = Thing(scale=1)
+    thing: Any = Thing(scale=1)
     return lambda x: (x > 9).int() * thing.scale, lambda: setattr(thing, "scale", 1.0)
 
 
 @row("the sign of a zero")
 def sign_of_zero() -> Made:
-    thing = Thing(scale=0.0)
+    thing: Any = Thing(scale=0.0)
     return lambda x: 1 / (x.abs() * thing.scale), lambda: setattr(thing, "scale", -0.0)
 
 
@@ -344,13 +345,13 @@ def wrapped() -> Made:
 @row("what an object that is called sees")
 def callable_object() -> Made:
     kind = type("Kind", (Thing,), {"__call__": lambda self, x: x * self.scale})
-    step = kind(scale=2.0)
+    step: Any = kind(scale=2.0)
     return step, lambda: setattr(step, "scale", 3.0)
 
 
 @row("what a weak reference points to")
 def weak_reference() -> Made:
-    thing = Thing(scale=2.0)
+    thing: Any = Thing(scale=2.0)
     reference = weakref.ref(thing)
     return lambda x: x * reference().scale, lambda: setattr(thing, "scale", 3.0)  # type: ignore[union-attr]
 
@@ -358,7 +359,7 @@ def weak_reference() -> Made:
 @row("a dictionary behind a bound method")
 def behind_bound_method() -> Made:
     items = {"scale": 2.0}
-    get = items.get
+    get: Any = items.get
     return lambda x: x * get("scale"), lambda: items.update(scale=3.0)
 
 
@@ -376,7 +377,7 @@ def autograd_function() -> Made:
 
 @documented("attributes of which the code has neither the name nor a `getattr`")
 def unnamed_attribute() -> Made:
-    thing = type("Bare", (), {})()
+    thing: Any = type("Bare", (), {})()
     thing.scale = 2.0
     get = operator.attrgetter("scale")
     return lambda x: x * get(thing), lambda: setattr(thing, "scale", 3.0)

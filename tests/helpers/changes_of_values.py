@@ -60,7 +60,7 @@ def dictionary_key() -> Made:
 
 @row("a whole dictionary")
 def whole_dictionary() -> Made:
-    thing = Thing(options={"scale": 2.0})
+    thing: Any = Thing(options={"scale": 2.0})
     return lambda x: x * thing.options["scale"], lambda: setattr(thing, "options", {"scale": 3.0})
 
 
@@ -96,13 +96,13 @@ def a_deque() -> Made:
 
 @row("a tuple")
 def a_tuple() -> Made:
-    thing = Thing(pair=(2.0, 1.0))
+    thing: Any = Thing(pair=(2.0, 1.0))
     return lambda x: x * thing.pair[0], lambda: setattr(thing, "pair", (3.0, 1.0))
 
 
 @row("a named tuple")
 def named_tuple() -> Made:
-    thing = Thing(pair=Pair(2.0, 1.0))
+    thing: Any = Thing(pair=Pair(2.0, 1.0))
     return lambda x: x * thing.pair.first, lambda: setattr(thing, "pair", Pair(3.0, 1.0))
 
 
@@ -121,13 +121,13 @@ def numpy_array() -> Made:
 
 @row("another NumPy array")
 def other_array() -> Made:
-    thing = Thing(array=np.array([2.0]))
+    thing: Any = Thing(array=np.array([2.0]))
     return lambda x: x * float(thing.array[0]), lambda: setattr(thing, "array", np.array([3.0]))
 
 
 @row("a number of NumPy")
 def numpy_number() -> Made:
-    thing = Thing(scale=np.float64(2))
+    thing: Any = Thing(scale=np.float64(2))
     return lambda x: x * float(thing.scale), lambda: setattr(thing, "scale", np.float64(3))
 
 
@@ -146,7 +146,7 @@ def cpu_tensor_by_numpy() -> Made:
 
 @row("another tensor")
 def other_tensor() -> Made:
-    thing = Thing(scale=torch.full((), 2.0, device="pjrt"))
+    thing: Any = Thing(scale=torch.full((), 2.0, device="pjrt"))
     kept = [thing.scale]
     return lambda x: x * thing.scale, lambda: kept.append(
         setattr(thing, "scale", torch.full((), 3.0, device="pjrt"))
@@ -155,7 +155,7 @@ def other_tensor() -> Made:
 
 @row("an equal tensor that is written to later")
 def equal_tensor() -> Made:
-    thing = Thing(scale=torch.full((), 2.0, device="pjrt"))
+    thing: Any = Thing(scale=torch.full((), 2.0, device="pjrt"))
     kept = [thing.scale]
 
     def change() -> None:

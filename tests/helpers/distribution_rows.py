@@ -141,7 +141,7 @@ TRANSFORMS: list[tuple[str, Callable[[Any], t.Transform], Any]] = [
     ("LowerCholeskyTransform", lambda x: t.LowerCholeskyTransform(), COVARIANCE),
     ("PositiveDefiniteTransform", lambda x: t.PositiveDefiniteTransform(), COVARIANCE),
     ("PowerTransform", lambda x: t.PowerTransform(x * 0 + 2), POSITIVE),
-    ("ReshapeTransform", lambda x: t.ReshapeTransform((3,), (3, 1)), SOME),
+    ("ReshapeTransform", lambda x: t.ReshapeTransform(torch.Size((3,)), torch.Size((3, 1))), SOME),
     ("SigmoidTransform", lambda x: t.SigmoidTransform(), SOME),
     ("SoftplusTransform", lambda x: t.SoftplusTransform(), SOME),
     ("SoftmaxTransform", lambda x: t.SoftmaxTransform(), SOME),

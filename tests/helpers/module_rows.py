@@ -58,6 +58,8 @@ class Pooled(nn.Module):
 class Named(nn.Module):
     """Modules and parameters in every container there is."""
 
+    unsaved: torch.Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.layers = nn.ModuleList([nn.Linear(3, 3), nn.Identity()])

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.autograd import forward_ad
+from torch.utils.checkpoint import checkpoint
 
 d = "pjrt"
 untyped: Any = torch.UntypedStorage
@@ -234,11 +235,11 @@ MADE: dict[str, Odd] = {
     "legacy type": lambda: x().type(),
     "to a legacy type": lambda: x().type("torch.DoubleTensor"),
     "to a legacy type of the device": lambda: x().type("torch.pjrt.DoubleTensor"),
-    "names": lambda: torch.ones(2, 3, names=("a", "b"), device=d) * 2,
-    "names and a sum": lambda: torch.ones(2, 3, names=("a", "b"), device=d).sum("a"),
+    "names": lambda: T.ones(2, 3, names=("a", "b"), device=d) * 2,
+    "names and a sum": lambda: T.ones(2, 3, names=("a", "b"), device=d).sum("a"),
     "names given": lambda: g().rename("a", "b").align_to("b", "a").sum().backward(),
     "names refined": lambda: x().refine_names("a", ...).unflatten("a", (("c", 1), ("d", 2))),
-    "uninitialized parameter": lambda: nn.UninitializedParameter(device=d),
+    "uninitialized parameter": lambda: T.nn.UninitializedParameter(device=d),
     "lazy linear": lambda: nn.LazyLinear(3, device=d)(x()),
     "wrapper subclass": lambda: T.Tensor._make_wrapper_subclass(T.Tensor, (2, 3), device=d),
     "wrapper subclass used": lambda: (
@@ -340,7 +341,9 @@ KINDS: dict[str, Odd] = {
     "COO's softmax": lambda: torch.sparse.softmax(coo(g(2)), 1).to_dense().sum().backward(),
     "COO moved": lambda: torch.eye(2).to_sparse().to(d).to_dense(),
     "COO of other devices": lambda: torch.eye(2).to_sparse() @ x(2, 2),
-    "COO out of range": lambda: torch.sparse_coo_tensor([[9]], [1.0], (2,), device=d).to_dense(),
+    "COO out of range": lambda: torch.sparse_coo_tensor(
+        torch.tensor([[9]]), [1.0], (2,), device=d
+    ).to_dense(),
     "CSR": lambda: csr(g(2)).to_dense().sum().backward(),
     "CSR product": lambda: (csr(g(2)) @ g(2, 2)).sum().backward(),
     "CSR solved": lambda: torch.triangular_solve(x(2, 1), csr(x(2))),
@@ -403,7 +406,7 @@ ACTIONS: dict[str, Odd] = {
     "zero tensor": lambda: torch._efficientzerotensor((2,), device=d) + 1,
     "negative view": lambda: torch._neg_view(g()).sum().backward(),
     "conjugate": lambda: torch.view_as_real(torch.ones(2, dtype=T.cfloat, device=d).conj()),
-    "traced": lambda: torch.jit.trace(lambda a: a + 1, x())(x()),
+    "traced": lambda: T.jit.trace(lambda a: a + 1, x())(x()),
     "fake": lambda: torch._subclasses.FakeTensorMode().from_tensor(x()) + 1,
     "batched gradients": lambda: torch.autograd.grad(
         (leaf := g()) * 2, leaf, x(2, 2, 3), is_grads_batched=True
@@ -429,9 +432,7 @@ ACTIONS: dict[str, Odd] = {
     "gradient of nothing": lambda: torch.autograd.grad(g().sum(), x()),
     "changed after it was saved": lambda: ((y := g().exp()).add_(1), y.sum().backward()),
     "a view of a leaf changed": lambda: g()[0].add_(1),
-    "checkpoint that raises": lambda: torch.utils.checkpoint.checkpoint(
-        raising, g(), use_reentrant=False
-    ),
+    "checkpoint that raises": lambda: checkpoint(raising, g(), use_reentrant=False),
     "anomaly": anomalous,
     "print of everything": lambda: [repr(t) for t in (x(), g(), coo(x(2)), csr(x(2)), x() > 0)],
     "a device of text": lambda: x().to("pjrt:x"),

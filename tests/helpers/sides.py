@@ -10,6 +10,7 @@ import io
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -53,6 +54,18 @@ def outcome(work: Callable[[], dict[str, Any]]) -> Outcome:
         return Outcome(work())
     except Exception as error:
         return Outcome({}, error.with_traceback(None))
+
+
+def on_both(
+    name: str,
+    work: Callable[[str], dict[str, Any]],
+    tolerance: Tolerance | None = None,
+    *,
+    strides: bool = True,
+) -> Case:
+    """What `work` gives for the name of each device, the CPU first."""
+    cpu, device = (outcome(partial(work, side)) for side in ("cpu", DEVICE))
+    return Case(name, cpu, device, tolerance, strides)
 
 
 def moved(x: Any, device: str, memo: dict[int, torch.Tensor] | None = None) -> Any:

@@ -1,12 +1,16 @@
 """Tests that are `slow` take turns.
 
-With `--part today/4`, a fourth of them runs, another one each day. What the command line names by its
+With `--part today/8`, an eighth of them runs, another one each day. What the command line names by its
 file runs whole.
+
+    slow            this test; of a parametrized one, each row has a turn of its own
+    slow("file")    all of the file that are marked so have one turn, together
+    slow("rows")    of a parametrized test the first row runs each day, and the others take turns
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,15 +41,22 @@ def pytest_collection_modifyitems(config: Any, items: list[pytest.Item]) -> None
     files = [path for arg in config.args if (path := Path(arg.partition("::")[0])).suffix == ".py"]
     named = {(config.invocation_params.dir / file).resolve() for file in files}
     free = [item for item in items if item.path not in named]
-    resting = set(out_of_turn(((item, turn_of(item)) for item in free), number, of))
+    resting = set(out_of_turn(turns_of(free), number, of))
     config.hook.pytest_deselected(items=list(resting))
     items[:] = [item for item in items if item not in resting]
 
 
-def turn_of(item: pytest.Item) -> str | None:
-    """What takes turns: this test, or with `slow("file")` its file as a whole; None runs always."""
-    mark = item.get_closest_marker("slow")
-    return mark and (str(item.path) if mark.args == ("file",) else item.nodeid)
+def turns_of(items: Iterable[pytest.Item]) -> Iterator[tuple[pytest.Item, str | None]]:
+    """Each item, and what takes turns: itself, or its file as a whole; None runs always."""
+    begun: set[str] = set()
+    for item in items:
+        mark = item.get_closest_marker("slow")
+        table = item.nodeid.partition("[")[0]
+        if mark is None or (mark.args == ("rows",) and table not in begun):
+            yield item, None
+        else:
+            yield item, str(item.path) if mark.args == ("file",) else item.nodeid
+        begun.add(table)
 
 
 def out_of_turn(items: Iterable[tuple[Any, str | None]], number: int, of: int) -> Iterable[Any]:

@@ -19,6 +19,8 @@ from torch_pjrt.errors import DeviceError, DeviceFull, LostValue, TorchPjrtError
 from torch_pjrt.graph import tape
 from torch_pjrt.tensor.storage.view import value_of
 
+pytestmark = pytest.mark.usefixtures("no_garbage")
+
 pjrt: Any = torch.pjrt  # type: ignore[attr-defined]
 
 MB = 1_000_000

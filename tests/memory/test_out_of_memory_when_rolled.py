@@ -122,6 +122,7 @@ REFUSALS: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
 }
 
 
+@pytest.mark.slow("rows")
 @pytest.mark.parametrize("how", ["forward", "train", "captured"])
 @pytest.mark.parametrize("refusal", REFUSALS)
 def test_stack_without_room_is_an_error_and_the_weights_are_whole(

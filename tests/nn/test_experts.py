@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -54,6 +56,7 @@ def trained(device: str, dtype: torch.dtype, work: list[tuple[int, int]]) -> lis
     return [loss.cpu().float() for loss in losses]
 
 
+@pytest.mark.slow("rows")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_steps_after_the_third_compile_and_read_nothing(dtype: torch.dtype) -> None:
     work: list[tuple[int, int]] = []
@@ -64,6 +67,6 @@ def test_steps_after_the_third_compile_and_read_nothing(dtype: torch.dtype) -> N
     assert work[3:] == [(0, 0)] * 3
     assert sum(reads for _, reads in work) == 0
     assert counters.fallbacks.total() == fallbacks
-    rounding = {} if dtype == torch.float32 else {"rtol": 1.6e-2, "atol": 1e-2}
+    rounding: dict[str, Any] = {} if dtype == torch.float32 else {"rtol": 1.6e-2, "atol": 1e-2}
     for a, b in zip(ours, trained("cpu", dtype, []), strict=True):
         torch.testing.assert_close(a, b, **rounding)

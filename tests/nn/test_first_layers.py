@@ -35,6 +35,7 @@ def gradients(layer: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
     return [p.grad.cpu() for p in layer.parameters() if p.grad is not None]
 
 
+@pytest.mark.slow("rows")
 @pytest.mark.parametrize("name", LAYERS)
 def test_parameters_of_a_first_layer_get_their_gradients(name: str) -> None:
     torch.manual_seed(0)

@@ -19,7 +19,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 from torch.utils._pytree import tree_leaves, tree_map
 
-from sides import DEVICE, Case, Tolerance, difference, outcome
+from sides import Case, Tolerance, difference, on_both
 
 EVERYTHING = os.environ.get("TORCH_PJRT_TEST_ALL_INPUTS") == "1"
 FUSED = Tolerance(1e-9, 1e-9, "float64; products and sums in another order")
@@ -100,7 +100,7 @@ def _batch(x: torch.Tensor) -> torch.Tensor:
 
 
 def _pulled_back(f: Function, x: torch.Tensor, like: Function = _tangent) -> Any:
-    output, pull = func.vjp(f, x)
+    output, pull = func.vjp(f, x)[:2]
     return pull(tree_map(like, output))
 
 
@@ -113,7 +113,7 @@ def _forward_ad(f: Function, x: torch.Tensor) -> Any:
         return forward_ad.unpack_dual(_first(f)(forward_ad.make_dual(x, _tangent(x))))
 
 
-def _traced(f: Function, x: torch.Tensor, mode: str = "real") -> Any:
+def _traced(f: Function, x: torch.Tensor, mode: Any = "real") -> Any:
     return make_fx(f, tracing_mode=mode, _allow_non_fake_inputs=True)(x)(x + 1)
 
 
@@ -155,8 +155,7 @@ def _case(transformation: str, function: str) -> Case:
         x = torch.sin(1.7 * torch.arange(12, dtype=torch.float64)).reshape(4, 3).to(device)
         return {"result": TRANSFORMATIONS[transformation](FUNCTIONS[function], x)}
 
-    both = (outcome(partial(work, device)) for device in ("cpu", DEVICE))
-    return Case(function, *both, FUSED)
+    return on_both(function, work, FUSED)
 
 
 @pytest.mark.slow
@@ -189,7 +188,7 @@ def _ensemble(device: str) -> dict[str, Any]:
 
 @pytest.mark.filterwarnings("ignore:Attempted to insert a get_attr Node:UserWarning")
 def test_an_ensemble_of_modules_gives_what_it_gives_on_the_cpu() -> None:
-    case = Case("ensemble", *(outcome(partial(_ensemble, d)) for d in ("cpu", DEVICE)))
+    case = on_both("ensemble", _ensemble)
 
     assert case.cpu.error is None
     assert difference(case) is None

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn.parameter import UninitializedParameter, is_lazy
 
-from sides import DEVICE, Case, difference, outcome, saved
+from sides import DEVICE, difference, on_both, saved
 
 #   how it is made                                      the shape of its input
 MODULES: dict[str, tuple[Callable[..., nn.Module], tuple[int, ...]]] = {
@@ -136,13 +136,11 @@ def results(event: Any, name: str, device: str) -> dict[str, Any]:
             "gradients": gradients, "state": dict(module.state_dict())}  # fmt: skip
 
 
+@pytest.mark.slow("rows")
 @pytest.mark.parametrize("name", MODULES)
 def test_a_lazy_module_does_on_the_device_what_it_does_on_the_cpu(name: str) -> None:
     events = EVENTS if name in THROUGH_ALL_EVENTS else FIRST_EVENTS
-    cases = [
-        Case(event.__name__, *(outcome(partial(results, event, name, d)) for d in ("cpu", DEVICE)))
-        for event in events
-    ]
+    cases = [on_both(event.__name__, partial(results, event, name)) for event in events]
 
     # PyTorch cannot copy a buffer that has no size, nor load what has no statistics.
     unloaded = ["_loaded"] if "InstanceNorm" in name else []

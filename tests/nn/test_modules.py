@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.utils import parametrizations, parametrize
+from torch.utils._pytree import tree_map
 
 import torch_pjrt
 
@@ -170,7 +171,7 @@ def test_transform_gives_what_the_cpu_gives(name: str) -> None:
     expected = FUNCTIONAL[name](x)
     ours = FUNCTIONAL[name](x.to("pjrt"))
 
-    torch.testing.assert_close(torch.utils._pytree.tree_map(torch.Tensor.cpu, ours), expected)
+    torch.testing.assert_close(tree_map(torch.Tensor.cpu, ours), expected)
 
 
 def test_gradient_for_each_sample_gives_what_the_cpu_gives() -> None:
@@ -228,12 +229,12 @@ def test_optimizer_takes_the_steps_it_takes_on_cpu(
         torch.manual_seed(0)
         model = nn.Linear(3, 3, bias=optimizer is not torch.optim.Muon).to(device)
         x = torch.arange(6.0).view(2, 3).to(device)
-        stepper = optimizer(model.parameters(), **options)
+        stepper: Any = optimizer(model.parameters(), **options)
 
         def closure(
             model: nn.Module = model,
             x: torch.Tensor = x,
-            stepper: torch.optim.Optimizer = stepper,
+            stepper: Any = stepper,
         ) -> torch.Tensor:
             stepper.zero_grad()
             loss = (model(x) ** 2).sum()

@@ -13,7 +13,7 @@ from torch.nn.utils import parametrizations, prune, rnn
 
 from module_cases import module_case
 from module_rows import floats
-from sides import DEVICE, Case, differences, outcome
+from sides import DEVICE, differences, on_both
 
 
 def work(device: str, model: nn.Module) -> dict[str, Any]:
@@ -94,8 +94,7 @@ def test_utility_does_what_it_does_on_cpu(name: str) -> None:
     def on(device: str) -> dict[str, Any]:
         return UTILITIES[name](device, copy.deepcopy(model).to(device))
 
-    case = Case(name, outcome(lambda: on("cpu")), outcome(lambda: on(DEVICE)))
-    assert not differences([case])
+    assert not differences([on_both(name, on)])
 
 
 class Packed(nn.Module):
@@ -118,6 +117,7 @@ NETS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
+@pytest.mark.slow("rows")
 @pytest.mark.filterwarnings("ignore:.*runs on the CPU:UserWarning")
 @pytest.mark.parametrize("lengths", [[5, 3, 2], [2, 5, 4]], ids=["sorted", "unsorted"])
 @pytest.mark.parametrize("net", NETS)
@@ -163,9 +163,7 @@ def test_einsum_gives_what_it_gives_on_cpu(equation: str, shapes: list[tuple[int
         y = torch.einsum(equation, *given)
         return {"y": y, "gradients": torch.autograd.grad(y.sum(), given)}
 
-    assert not differences(
-        [Case(equation, outcome(lambda: on("cpu")), outcome(lambda: on(DEVICE)))]
-    )
+    assert not differences([on_both(equation, on)])
 
 
 #   initializer    what its values must be

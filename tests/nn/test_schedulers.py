@@ -112,7 +112,7 @@ def test_state_is_loaded_into_another_scheduler(name: str) -> None:
 
 def test_averaged_model_is_the_mean_of_what_it_saw() -> None:
     model = torch.nn.Linear(2, 2, bias=False, device=DEVICE)
-    average = swa_utils.AveragedModel(model)
+    average: Any = swa_utils.AveragedModel(model)
     seen = []
 
     for value in (1.0, 2.0, 6.0):

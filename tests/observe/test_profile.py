@@ -59,7 +59,7 @@ def test_pytorch_profiler_shows_our_phases_within_a_sync(compiled: Count) -> Non
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
         training.step()
 
-    events = {e.name: e for e in profiler.events()}
+    events = {e.name: e for e in profiler.events() or ()}
     names = ("sync", "lower", "compile", "launch", "upload", "download")
     assert {f"pjrt::{name}" for name in names} <= set(events)
     sync, launch = events["pjrt::sync"].time_range, events["pjrt::launch"].time_range

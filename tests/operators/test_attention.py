@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import torch_pjrt
-from sides import DEVICE, Case, Tolerance, differences, moved, outcome
+from sides import DEVICE, Tolerance, differences, moved, on_both
 from torch_pjrt.graph.graph import graph_of
 from torch_pjrt.graph.tape import number_on, state
 from torch_pjrt.tensor.storage.view import value_of
@@ -77,14 +77,14 @@ def attended(device: str, args: Any, kwargs: Any) -> dict[str, Any]:
     return {"output": y, "gradients": torch.autograd.grad(y, leaves, weights.to(device))}
 
 
+@pytest.mark.slow("rows")
 @pytest.mark.parametrize("name", CALLS)
 def test_output_and_gradients_are_those_of_the_cpu(name: str) -> None:
     args, kwargs = CALLS[name]
 
-    case = Case(
+    case = on_both(
         name,
-        outcome(lambda: attended("cpu", args, kwargs)),
-        outcome(lambda: attended(DEVICE, args, kwargs)),
+        lambda device: attended(device, args, kwargs),
         NARROW if args[0].dtype in NARROW_DTYPES else None,
         strides=False,  # of CPU's output: as its flash kernel lays it, heads inside positions
     )

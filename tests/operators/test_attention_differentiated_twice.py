@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -35,23 +36,30 @@ CALLS: dict[str, tuple[int, dict[str, Any]]] = {
 }
 
 
+def _squares(gradients: Iterable[Tensor]) -> Any:
+    return sum((g * g).sum() for g in gradients)
+
+
 def derivatives(device: str, key_heads: int, options: dict[str, Any]) -> list[Tensor]:
     """The first derivatives, the second and the third, one after the other."""
     inputs = [normal(2, HEADS, QUERIES, WIDTH)]
     inputs += [normal(2, key_heads, KEYS, WIDTH, seed=seed) for seed in (1, 2)]
     inputs = [x.to(device).requires_grad_() for x in inputs]
-    named = {k: v.to(device) if isinstance(v, Tensor) else v for k, v in options.items()}
+    named: dict[str, Any] = {
+        k: v.to(device) if isinstance(v, Tensor) else v for k, v in options.items()
+    }
     inputs += [v for v in named.values() if isinstance(v, Tensor) and v.requires_grad]
     with sdpa_kernel([SDPBackend.MATH, SDPBackend.OVERRIDEABLE]):
-        y = F.scaled_dot_product_attention(*inputs[:3], **named)
+        y = F.scaled_dot_product_attention(inputs[0], inputs[1], inputs[2], **named)
     weights = torch.linspace(-1, 1, y.numel()).reshape(y.shape).to(y).requires_grad_()
     first = torch.autograd.grad(y, inputs, weights, create_graph=True)
     inputs.append(weights)
-    second = torch.autograd.grad(sum((g * g).sum() for g in first), inputs, create_graph=True)
-    third = torch.autograd.grad(sum((g * g).sum() for g in second), inputs)
+    second = torch.autograd.grad(_squares(first), inputs, create_graph=True)
+    third = torch.autograd.grad(_squares(second), inputs)
     return [g.detach().cpu() for g in (*first, *second, *third)]
 
 
+@pytest.mark.slow("rows")
 @pytest.mark.parametrize("name", CALLS)
 def test_three_derivatives_are_those_of_the_cpu(name: str) -> None:
     key_heads, options = CALLS[name]

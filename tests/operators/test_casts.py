@@ -79,6 +79,7 @@ def bits(x: torch.Tensor) -> list[object]:
     return ["nan" if is_nan else row for is_nan, row in zip(are_nan, raw, strict=True)]
 
 
+@pytest.mark.slow("rows")
 @pytest.mark.filterwarnings("ignore:.*discards the imaginary part")
 @pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
 @pytest.mark.parametrize("source", DTYPES, ids=str)

@@ -52,6 +52,7 @@ def folded(fold: str, source: torch.dtype, how: dict[str, Any], device: str) -> 
         return type(error)
 
 
+@pytest.mark.slow("rows")
 @pytest.mark.parametrize("source", DTYPES, ids=str)
 @pytest.mark.parametrize("fold", FOLDS)
 def test_a_fold_into_another_dtype_is_that_of_the_cpu(fold: str, source: torch.dtype) -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from sides import DEVICE, Case, difference, outcome
+from sides import difference, on_both
 
 INDICES = (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64, torch.bool)
 OFFSETS = (torch.int32, torch.int64)
@@ -33,13 +33,13 @@ def bags(device: str, how: dict[str, Any], indices: torch.dtype, offsets: torch.
     return {"y": y, "gradients": torch.autograd.grad(y, leaves, start)}
 
 
+@pytest.mark.slow("rows")
 @pytest.mark.filterwarnings("ignore:.*runs on the CPU")
 @pytest.mark.parametrize("name", HOW)
 def test_any_two_dtypes_that_the_cpu_takes(name: str) -> None:
     cases = []
     for pair in itertools.product(INDICES, OFFSETS):
-        sides = (outcome(lambda d=d, p=pair: bags(d, HOW[name], *p)) for d in ("cpu", DEVICE))
-        cases.append(Case(str(pair), *sides))
+        cases.append(on_both(str(pair), lambda d, p=pair: bags(d, HOW[name], *p)))
 
     assert sum(case.cpu.error is None for case in cases) >= 4
     found = [f"{case.name}: {line}" for case in cases if (line := difference(case))]

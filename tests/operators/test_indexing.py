@@ -107,6 +107,7 @@ def outcome_of_take(base: str, index: Any, device: str) -> Any:
     return outcome(take, device)
 
 
+@pytest.mark.slow("rows")
 @pytest.mark.parametrize("base", BASES)
 def test_getitem_gives_what_it_gives_on_cpu(base: str) -> None:
     for index in INDICES:
@@ -128,6 +129,7 @@ def _leads_with_none(index: Any) -> bool:
     )
 
 
+@pytest.mark.slow("rows")
 @pytest.mark.parametrize("base", BASES)
 def test_setitem_sets_what_it_sets_on_cpu(base: str) -> None:
     for index in INDICES:

@@ -27,6 +27,7 @@ TESTS: dict[str, Tensor | int] = {
 }
 
 
+@pytest.mark.slow("rows")
 @pytest.mark.parametrize("tests", TESTS)
 @pytest.mark.parametrize("lay", LAYS)
 def test_isin_is_that_of_the_cpu_with_its_strides(lay: str, tests: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -22,12 +23,12 @@ NORMS: dict[str, Callable[[torch.dtype], nn.Module]] = {
 @pytest.mark.parametrize("weights", [torch.bfloat16, torch.float32])
 def test_gradients_are_near_those_in_float64(weights: torch.dtype, norm: str) -> None:
     torch.manual_seed(0)
-    on_device = NORMS[norm](weights)
+    on_device: Any = NORMS[norm](weights)
     on_cpu, exact = copy.deepcopy(on_device), copy.deepcopy(on_device).double()
     on_device.to("pjrt")
     x, grad = torch.randn(2, 16, 4, dtype=torch.bfloat16)
-    ours, theirs = x.to("pjrt").requires_grad_(), x.double().requires_grad_()
-    cpus = x.clone().requires_grad_()
+    leaves = (x.to("pjrt"), x.clone(), x.double())
+    ours, cpus, theirs = (leaf.requires_grad_() for leaf in leaves)
 
     y = on_device(ours)
     y.backward(grad.to("pjrt"))
@@ -36,7 +37,7 @@ def test_gradients_are_near_those_in_float64(weights: torch.dtype, norm: str) ->
 
     assert y.dtype == torch.bfloat16
     assert (ours.grad.dtype, on_device.weight.grad.dtype) == (torch.bfloat16, weights)
-    triples = (
+    triples: Any = (
         (ours.grad, cpus.grad, theirs.grad),
         (on_device.weight.grad, on_cpu.weight.grad, exact.weight.grad),
     )

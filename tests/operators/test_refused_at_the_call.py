@@ -20,6 +20,11 @@ def data(device: str, *shape: int, dtype: torch.dtype = torch.float32) -> torch.
     return torch.arange(6, device=device).view(shape or (6,)).to(dtype)
 
 
+def parts(device: str, how: str) -> dict[str, Any]:
+    """Two segments of six elements, by their `lengths` or their `offsets`."""
+    return {how: lengths(device, 2, 4) if how == "lengths" else lengths(device, 0, 2, 6)}
+
+
 SEGMENTS: dict[str, Call] = {
     "neither lengths nor offsets": lambda d: torch.segment_reduce(data(d), "sum"),
     "another fold": lambda d: torch.segment_reduce(data(d), "foo", lengths=lengths(d, 6)),
@@ -48,7 +53,7 @@ SEGMENTS: dict[str, Call] = {
     **{
         f"{dtype} by {how}": lambda d, dtype=dtype, how=how: torch.segment_reduce(
             data(d, dtype=dtype), "sum",
-            **({"lengths": lengths(d, 2, 4)} if how == "lengths" else {"offsets": lengths(d, 0, 2, 6)}),
+            **parts(d, how),
         )
         for dtype, how in product(
             (torch.int64, torch.int32, torch.uint8, torch.int8, torch.int16, torch.bool, torch.complex64,
@@ -77,7 +82,7 @@ def test_least_squares_that_read_the_ranks_raise_at_the_call(driver: str) -> Non
     a[1, 1] = float("nan")
     with pytest.raises(RuntimeError, match="illegal value"):
         torch.linalg.lstsq(a.to("pjrt"), torch.ones(4, 2, device="pjrt"), driver=driver)
-    torch.pjrt.synchronize()
+    torch.pjrt.synchronize()  # type: ignore[attr-defined]
 
 
 GAPS: dict[str, Call] = {

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.nn.functional import ScalingType, scaled_mm
 
-from sides import DEVICE, Case, difference, outcome
+from sides import DEVICE, difference, on_both
 
 grouped, scaled = torch._grouped_mm, torch._scaled_mm
 FLOAT8, BFLOAT16 = torch.float8_e4m3fn, torch.bfloat16
@@ -79,10 +79,10 @@ CALLS: dict[str, Callable[[Device], torch.Tensor]] = {
 def test_what_the_cpu_refuses_is_refused_in_its_words(name: str) -> None:
     call = CALLS[name]
 
-    theirs, ours = (outcome(lambda d=d: {"product": call(d)}) for d in ("cpu", DEVICE))
+    case = on_both(name, lambda d: {"product": call(d)})
 
-    assert theirs.error is not None
-    assert difference(Case(name, theirs, ours)) is None
+    assert case.cpu.error is not None
+    assert difference(case) is None
 
 
 def test_factors_of_two_matrices_that_do_not_fit_are_refused_whatever_the_groups() -> None:

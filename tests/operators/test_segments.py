@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import pytest
 import torch
 
-from sides import DEVICE, Case, difference, moved, outcome
+from sides import Case, difference, moved, on_both
 
 FOLDS = ("sum", "prod", "mean", "max", "amax", "min", "amin")
 LENGTHS, OFFSETS = torch.tensor([2, 0, 4]), torch.tensor([0, 2, 2, 6])
@@ -30,7 +29,7 @@ def reduced(device: str, fold: str, how: dict[str, Any]) -> dict[str, Any]:
 
 
 def case(fold: str, how: dict[str, Any]) -> Case:
-    return Case(fold, *(outcome(partial(reduced, d, fold, how)) for d in ("cpu", DEVICE)))
+    return on_both(fold, lambda d: reduced(d, fold, how))
 
 
 def test_every_fold_gives_what_it_gives_on_the_cpu() -> None:

@@ -66,6 +66,7 @@ def seen(
     return (result is target, *looks)
 
 
+@pytest.mark.slow("rows")
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("out", OUTS)
 def test_out_is_written_as_on_the_cpu(out: str, call: str) -> None:

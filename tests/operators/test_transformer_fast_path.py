@@ -40,6 +40,7 @@ def fallbacks() -> dict[str, int]:
     return dict(torch_pjrt.report().as_dict()["fallbacks"])
 
 
+@pytest.mark.slow("rows")
 @pytest.mark.parametrize("masks", MASKS, ids=lambda m: " ".join(m) or "no mask")
 @pytest.mark.parametrize("options", LAYERS, ids=str)
 def test_layer_gives_what_it_gives_on_cpu(options: dict[str, Any], masks: dict[str, Any]) -> None:

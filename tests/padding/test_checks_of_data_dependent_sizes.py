@@ -54,6 +54,7 @@ def mask_of(size: int) -> Tensor:
     return mask
 
 
+@pytest.mark.slow("rows")
 @pytest.mark.parametrize("name", CHECKED)
 def test_six_sizes_compile_a_handful_of_programs(name: str, compiled: Callable[[], int]) -> None:
     compute = CHECKED[name]

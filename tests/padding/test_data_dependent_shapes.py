@@ -132,8 +132,9 @@ def test_mask_beside_other_indices_is_as_on_cpu(form: str) -> None:
     assert_as_on_cpu(MIXED[form], x, MASKS["of rows"])
 
 
+@pytest.mark.slow("rows")
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("shape", [(), (0,), (7,), (3, 4), (2, 0, 3), (2, 3, 4)], ids=str)
+@pytest.mark.parametrize("shape", [(2, 3, 4), (3, 4), (7,), (0,), (), (2, 0, 3)], ids=str)
 def test_nonzero_is_as_on_cpu(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
     t = torch.randint(0, 3, shape, generator=seed).to(dtype)
 
@@ -143,6 +144,7 @@ def test_nonzero_is_as_on_cpu(dtype: torch.dtype, shape: tuple[int, ...]) -> Non
     assert_as_on_cpu(torch.where, t)
 
 
+@pytest.mark.slow("rows")
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_masked_select_and_masked_scatter_are_as_on_cpu(dtype: torch.dtype) -> None:
     t = (x * 5).to(dtype)
@@ -154,8 +156,9 @@ def test_masked_select_and_masked_scatter_are_as_on_cpu(dtype: torch.dtype) -> N
     assert_as_on_cpu(torch.masked_select, t, torch.ones(3, dtype=torch.bool))
 
 
+@pytest.mark.slow("rows")
 @pytest.mark.parametrize("dtype", [*DTYPES, torch.complex64], ids=str)
-@pytest.mark.parametrize("shape", [(), (0,), (1,), (20,), (4, 5)], ids=str)
+@pytest.mark.parametrize("shape", [(4, 5), (20,), (1,), (0,), ()], ids=str)
 def test_unique_is_as_on_cpu(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
     t = torch.randint(0, 6, shape, generator=seed).to(dtype)
     for inverse in (False, True):
@@ -173,6 +176,7 @@ def test_unique_keeps_each_nan_and_the_infinities() -> None:
     assert_as_on_cpu(lambda t: torch.unique_consecutive(t, return_counts=True), t)
 
 
+@pytest.mark.slow("rows")
 @pytest.mark.parametrize("dim", [0, 1, -1, 2])
 @pytest.mark.parametrize("dtype", [torch.int64, torch.float32, torch.bool], ids=str)
 def test_unique_of_rows_is_as_on_cpu(dtype: torch.dtype, dim: int) -> None:
@@ -182,8 +186,9 @@ def test_unique_of_rows_is_as_on_cpu(dtype: torch.dtype, dim: int) -> None:
         assert_as_on_cpu(lambda t, o=options: torch.unique_consecutive(t, **o), t)
 
 
+@pytest.mark.slow("rows")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("shape", [(4,), (4, 1), (5, 2), (20, 2), (6, 3, 2)], ids=str)
+@pytest.mark.parametrize("shape", [(5, 2), (4,), (4, 1), (20, 2), (6, 3, 2)], ids=str)
 def test_unique_of_rows_with_nan_is_as_on_cpu(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
     """Nan is neither less nor more there, so the order of rows depends on the steps of the sort."""
     drawn = torch.Generator().manual_seed(0)
@@ -301,7 +306,13 @@ CHAINS: dict[str, Callable[[Tensor], Any]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("mask", ["of rows", "no row", "one row", "all rows"])
+@pytest.mark.parametrize(
+    "mask",
+    [
+        "of rows",
+        *(pytest.param(m, marks=pytest.mark.slow) for m in ("no row", "one row", "all rows")),
+    ],
+)
 @pytest.mark.parametrize("chain", CHAINS)
 def test_what_is_computed_from_selected_rows_is_as_on_cpu(chain: str, mask: str) -> None:
     masks = {
@@ -377,6 +388,7 @@ LOOPS: dict[str, tuple[Callable[[int], tuple[Tensor, ...]], Compute]] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow("rows")
 @pytest.mark.parametrize("loop", LOOPS)
 def test_hundred_counts_compile_a_handful_of_programs(loop: str, compiled: Count) -> None:
     inputs_of, compute = LOOPS[loop]
@@ -456,6 +468,7 @@ def test_training_on_a_hundred_masks_compiles_a_handful_of_programs(
     assert after[-1] <= 2 * HANDFUL, after
 
 
+@pytest.mark.slow
 def test_large_tensors_have_a_few_sizes_of_room(compiled: Count) -> None:
     t = torch.randn(20_000, generator=seed)
     device = t.to("pjrt")

@@ -471,3 +471,36 @@ def _paths() -> str:
     import os
 
     return os.environ.get("PYTHONPATH", "")
+
+
+def test_several_may_wait_for_the_import_of_one_module(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "imported_late.py").write_text("loaded = 1")
+    monkeypatch.syspath_prepend(tmp_path)
+    called: list[tuple[str, int]] = []
+    for name in ("first", "second", "third"):
+        extend.after_import(
+            "imported_late", lambda module, n=name: called.append((n, module.loaded))
+        )
+
+    __import__("imported_late")
+    extend.after_import("imported_late", lambda module: called.append(("late", module.loaded)))
+
+    assert called == [(name, 1) for name in ("first", "second", "third", "late")]
+
+
+def test_who_asks_twice_for_an_import_is_called_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "imported_once.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    called: list[object] = []
+    then = called.append
+    extend.after_import("imported_once", then)
+    extend.after_import("imported_once", then)
+
+    module = __import__("imported_once")
+    extend.after_import("imported_once", then)
+
+    assert called == [module]

@@ -8,12 +8,12 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import warm
 from installed_packages import install
 from written_training import trained_as_on_cpu
 
@@ -74,14 +74,7 @@ def python(installed: Path, *arguments: str, **variables: str) -> subprocess.Com
     env = {k: v for k, v in os.environ.items() if k not in ("PJRT_DEVICE", "TORCH_PJRT_PLUGINS")}
     paths = [str(installed), *filter(None, [env.get("PYTHONPATH")])]
     env |= {"PYTHONPATH": os.pathsep.join(paths), **variables}
-    return subprocess.run(
-        [sys.executable, *arguments],
-        capture_output=True,
-        text=True,
-        env=env,
-        timeout=300,
-        check=False,
-    )
+    return warm.run(arguments, env)
 
 
 def trained(installed: Path, *, before: str = "", **variables: str) -> Answer:

@@ -36,6 +36,10 @@ def test_two_processes_with_one_seed_agree_bit_by_bit(python: Run) -> None:
     assert "0x" in first
 
 
+def attended(x: torch.Tensor) -> torch.Tensor:
+    return nn.functional.scaled_dot_product_attention(x, x, x)
+
+
 # What PyTorch's accelerators refuse, or do another way, if algorithms are to be deterministic.
 OPERATORS: dict[str, Op] = {
     "scatter_add": lambda x, i: torch.zeros_like(x).scatter_add(0, i, x),
@@ -61,10 +65,10 @@ OPERATORS: dict[str, Op] = {
     "nll_loss": lambda x, i: nn.functional.cross_entropy(x, i[:, 0]),
     "histc": lambda x, i: torch.histc(x.detach()),
     "bincount": lambda x, i: torch.bincount(i[:, 0], x[:, 0].detach()),
-    "max_unpool": lambda x, i: nn.functional.max_unpool1d(x[None], i[None] % 12, 2),
+    "max_unpool": lambda x, i: nn.functional.max_unpool1d(x[None], i[None] % 12, (2,)),
     "put": lambda x, i: torch.zeros_like(x).put(i, x),
     "product": lambda x, i: x @ x,
-    "attention": lambda x, i: nn.functional.scaled_dot_product_attention(*[x[None, None]] * 3),
+    "attention": lambda x, i: attended(x[None, None]),
 }  # fmt: skip
 
 
@@ -108,7 +112,7 @@ def test_fork_leaves_the_generators_of_device_and_cpu_alone() -> None:
         torch.manual_seed(99)
         torch.rand(3, device="pjrt")
         with torch.random.fork_rng([0], device_type="pjrt"):
-            torch.rand(3), torch.rand(3, device="pjrt")
+            _ = torch.rand(3), torch.rand(3, device="pjrt")
 
     assert (torch.rand(4, device="pjrt").tolist(), torch.rand(4).tolist()) == expected
 
@@ -138,6 +142,7 @@ def _plain(layers: list[nn.Module], x: torch.Tensor) -> torch.Tensor:
     return x
 
 
+@pytest.mark.slow("rows")
 @pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")  # of the nested ones
 @pytest.mark.parametrize("use_reentrant", [True, False])
 @pytest.mark.parametrize("autocast", [True, False])
@@ -158,7 +163,9 @@ def test_checkpointed_layers_give_the_gradients_of_plain_ones(
         return checkpoint_sequential(nn.Sequential(*layers), 2, x, use_reentrant=use_reentrant)
 
     # A recomputed part is another program, which XLA may round to bfloat16 in other places.
-    close = {"rtol": 2e-2, "atol": 1e-3} if autocast else {"rtol": 1e-5, "atol": 1e-6}
+    close: dict[str, Any] = (
+        {"rtol": 2e-2, "atol": 1e-3} if autocast else {"rtol": 1e-5, "atol": 1e-6}
+    )
     with torch.autocast("pjrt", enabled=autocast):
         expected = _trained(_plain)
         for forward in (checkpointed, nested, sequential):

@@ -13,7 +13,7 @@ from torch.distributions import transforms as t
 from torch.distributions.kl import kl_divergence
 
 from distribution_rows import ROWS, TRANSFORMS, Row
-from sides import DEVICE, Case, differences, moved, outcome
+from sides import DEVICE, differences, moved, on_both
 
 N_SAMPLES = 4000
 
@@ -73,7 +73,7 @@ def test_densities_and_their_gradients_are_those_of_the_cpu(row: Row) -> None:
                 return {"value": result, "gradients": gradients}
             return {"value": result}
 
-        cases.append(Case(name, outcome(lambda: on("cpu")), outcome(lambda: on(DEVICE))))
+        cases.append(on_both(name, on))
 
     assert not differences(cases)
 
@@ -126,8 +126,7 @@ def test_samples_are_differentiable_where_they_are_on_cpu(row: Row) -> None:
             "finite": [g if g is None else g.isfinite().all() for g in results],
         }
 
-    case = Case(row.name, outcome(lambda: on("cpu")), outcome(lambda: on(DEVICE)))
-    assert not differences([case])
+    assert not differences([on_both(row.name, on)])
 
 
 @pytest.mark.slow
@@ -145,10 +144,9 @@ def test_divergences_are_those_of_the_cpu() -> None:
                 gradients = torch.autograd.grad(result.sum(), leaves, allow_unused=True)
                 return {"kl": result, "gradients": gradients}
 
-            cpu = outcome(lambda on=on: on("cpu"))
-            if isinstance(cpu.error, NotImplementedError):
-                continue
-            cases.append(Case(f"{one.name}, {other.name}", cpu, outcome(lambda on=on: on(DEVICE))))
+            case = on_both(f"{one.name}, {other.name}", on)
+            if not isinstance(case.cpu.error, NotImplementedError):
+                cases.append(case)
 
     assert len(cases) > 100
     assert not differences(cases)
@@ -168,7 +166,7 @@ def test_transform_is_that_of_the_cpu(
             result["gradient"] = torch.autograd.grad(result["jacobian"].sum(), x, allow_unused=True)
         return result
 
-    assert not differences([Case(name, outcome(lambda: on("cpu")), outcome(lambda: on(DEVICE)))])
+    assert not differences([on_both(name, on)])
 
 
 def test_every_transform_is_tried() -> None:

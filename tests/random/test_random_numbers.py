@@ -152,6 +152,7 @@ def test_gradient_of_dropout_uses_the_mask_of_the_forward_pass() -> None:
     assert torch.equal((y.detach() != 0).cpu(), (x.grad != 0).cpu())
 
 
+@pytest.mark.slow("rows")
 @pytest.mark.parametrize("use_reentrant", [True, False])
 @pytest.mark.parametrize("sync", [True, False])
 def test_checkpoint_replays_the_same_mask(use_reentrant: bool, sync: bool) -> None:

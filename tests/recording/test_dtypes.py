@@ -90,6 +90,7 @@ def cpu_computes(dtype: torch.dtype) -> list[Callable[[Any, Any], Any]]:
     return [compute for compute in ARITHMETIC if compute not in refused]
 
 
+@pytest.mark.slow("rows")
 @pytest.mark.parametrize("compute", ARITHMETIC)
 def test_two_dtypes_promote_as_on_cpu(compute: Callable[[Any, Any], Any]) -> None:
     pairs = [
@@ -105,6 +106,7 @@ def test_two_dtypes_promote_as_on_cpu(compute: Callable[[Any, Any], Any]) -> Non
         torch.testing.assert_close(result.cpu(), compute(x, y))
 
 
+@pytest.mark.slow("rows")
 @pytest.mark.parametrize("number", PYTHON_NUMBERS, ids=str)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_python_number_promotes_as_on_cpu(dtype: torch.dtype, number: complex) -> None:

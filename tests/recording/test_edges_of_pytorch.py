@@ -115,7 +115,8 @@ from torch.utils.dlpack import from_dlpack, to_dlpack
 import torch
 
 assert from_dlpack(to_dlpack(torch.arange(4.0, device="pjrt"))).tolist() == [0, 1, 2, 3]
-"""
+""",
+        fresh=True,
     )
 
 
@@ -130,6 +131,7 @@ assert not torch.pjrt.is_available()
 torch.ones(2, device="pjrt")
 """,
         returncode=1,
+        fresh=True,
     ).stderr
 
     assert "NoDevice: JAX cannot be imported" in said

@@ -131,7 +131,7 @@ def refusal(mistake: str, device: str) -> tuple[type[Exception], str]:
 
 def test_tensors_of_two_devices_are_refused() -> None:
     with pytest.raises(RuntimeError, match="Expected all tensors to be on the same device"):
-        torch.ones(3, device="pjrt") + torch.ones(3)
+        _ = torch.ones(3, device="pjrt") + torch.ones(3)
 
 
 def test_0d_tensor_of_the_cpu_is_welcome() -> None:

@@ -119,14 +119,14 @@ def test_no_value_is_lost_by_an_index_out_of_range_and_it_is_told_once() -> None
 
     assert torch.equal(right.cpu(), matrix("cpu") + 1)
     assert wrong.shape == (1, 4)
-    torch.pjrt.synchronize()
+    torch.pjrt.synchronize()  # type: ignore[attr-defined]
 
 
 def test_synchronize_tells_of_an_index_out_of_range() -> None:
     kept = matrix("pjrt")[computed("pjrt")([5])]
 
     with pytest.raises(IndexError, match="index 5"):
-        torch.pjrt.synchronize()
+        torch.pjrt.synchronize()  # type: ignore[attr-defined]
     assert kept.shape == (1, 4)
 
 

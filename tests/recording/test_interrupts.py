@@ -22,6 +22,7 @@ import torch_pjrt
 from torch_pjrt.interrupts.quiet import quiet
 
 pjrt: Any = torch.pjrt  # type: ignore[attr-defined]
+DEVICE_TYPE: Any = vars(torch._C)["_autograd"].DeviceType.PrivateUse1
 
 _KINDS = ("lazy", "captured", "several launches", "new shapes", "rolled")
 N_INTERRUPTS = int(os.environ.get("TORCH_PJRT_INTERRUPTS", "100"))
@@ -86,7 +87,7 @@ class Training:
 
     def add_one(self, x: torch.Tensor) -> torch.Tensor:
         with torch.no_grad():
-            ps = list(self.model.parameters())
+            ps: list[torch.Tensor] = list(self.model.parameters())
             torch._foreach_add_(ps, 1.0)
             if self.kind == "several launches":
                 torch_pjrt.sync()
@@ -261,7 +262,7 @@ def test_interrupt_as_pytorch_asks_the_device_guard_comes_after_it() -> None:
     from torch_pjrt.device.guard import PjrtGuard
 
     guard = PjrtGuard()
-    reached = []
+    reached, kinds = [], []
 
     with interrupts(), pytest.raises(Interrupted):
         ask = guard.type_
@@ -270,11 +271,11 @@ def test_interrupt_as_pytorch_asks_the_device_guard_comes_after_it() -> None:
         nested = guard.type_  # as a finalizer does that records, run by a collection within
         nested()
         reached.append(2)
-        kind = ask()
+        kinds.append(ask())
         reached.append(3)
 
     assert reached[:2] == [1, 2]
-    assert "kind" not in locals() or kind is torch._C._autograd.DeviceType.PrivateUse1
+    assert all(kind is DEVICE_TYPE for kind in kinds)
 
 
 def test_interrupts_of_recording_for_autograd_do_not_end_the_process() -> None:
@@ -298,7 +299,7 @@ def test_device_type_is_told_whatever_a_handler_raises() -> None:
             try:
                 signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.2)
                 while True:
-                    assert guard.type_() is torch._C._autograd.DeviceType.PrivateUse1
+                    assert guard.type_() is DEVICE_TYPE
             except Interrupted:
                 n += 1
             finally:

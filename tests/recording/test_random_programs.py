@@ -349,7 +349,7 @@ def test_program_of_views_and_writes_gives_what_the_cpu_gives(
         derandomize=PROGRAMS <= 150,
         database=None,
         print_blob=True,
-        suppress_health_check=list(HealthCheck),
+        suppress_health_check=list(HealthCheck),  # type: ignore[arg-type]
     )
     @given(programs)
     def run(program: Program) -> None:

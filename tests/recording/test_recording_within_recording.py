@@ -50,6 +50,7 @@ OPERATIONS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
 }
 
 
+@pytest.mark.slow("rows")
 @pytest.mark.parametrize("intruder", ["records", "reads"])
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_operation_is_right_whatever_comes_between(name: str, intruder: str) -> None:

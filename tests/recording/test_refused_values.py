@@ -53,10 +53,14 @@ CASES: dict[str, tuple[Callable[[Make, Any], Any], Any, Any]] = {
         [0, 2],
         [0, 4],
     ),
-    "max_unpool1d": (lambda t, v: F.max_unpool1d(t([[1.0, 2.0]]), t([v]), 2), [0, 3], [0, 9]),
-    "max_unpool2d": (lambda t, v: F.max_unpool2d(t([[[1.0, 2.0]]]), t([[v]]), 2), [0, 3], [-1, 0]),
+    "max_unpool1d": (lambda t, v: F.max_unpool1d(t([[1.0, 2.0]]), t([v]), (2,)), [0, 3], [0, 9]),
+    "max_unpool2d": (
+        lambda t, v: F.max_unpool2d(t([[[1.0, 2.0]]]), t([[v]]), (2, 2)),
+        [0, 3],
+        [-1, 0],
+    ),
     "max_unpool3d": (
-        lambda t, v: F.max_unpool3d(t([[[[1.0, 2.0]]]]), t([[[v]]]), 2),
+        lambda t, v: F.max_unpool3d(t([[[[1.0, 2.0]]]]), t([[[v]]]), (2, 2, 2)),
         [0, 3],
         [0, 99],
     ),
@@ -193,7 +197,7 @@ def on_device(values: Any, **how: Any) -> torch.Tensor:
 def refusal(call: Callable[[Make, Any], Any], make: Make, value: Any) -> tuple[type, str] | None:
     try:
         call(make, value)
-        torch.pjrt.synchronize()
+        torch.pjrt.synchronize()  # type: ignore[attr-defined]
     except Exception as error:
         return type(error), str(error).splitlines()[0]
     return None

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
-import subprocess
-import sys
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,6 +14,7 @@ from torch import Tensor, nn
 from torch._dynamo.exc import BackendCompilerFailed
 
 import torch_pjrt
+import warm
 from fixture_types import Count
 from torch_pjrt.client.stack_elements import StackElement
 from torch_pjrt.compile.programs import forget_programs
@@ -145,16 +145,8 @@ def test_reading_a_weight_gives_it_and_changes_nothing(trained: Training) -> Non
 def test_a_changed_weight_counts_and_costs_one_copy() -> None:
     """In a process of its own: after some 1,500 other tests one more program was compiled, unexplained."""
     of_its_own = f"{__file__}::of_its_own_a_changed_weight"
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"),
-            *(of_its_own, "-o", "python_functions=of_its_own"),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=500,
-        check=False,
-    )
+    options = ["-q", "-p", "no:cacheprovider", "-o", "python_functions=of_its_own"]
+    done = warm.run(["-m", "pytest", of_its_own, *options], os.environ)
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert "1 passed" in done.stdout

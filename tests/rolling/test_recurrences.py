@@ -114,6 +114,7 @@ def differentiated(kind: Recurrence, device: str, mode: str, length: int = LENGT
     return [x.detach().cpu() for x in (result, *gradients)], counters.loops - before
 
 
+@pytest.mark.slow("rows")
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_forward_and_backward_are_loops_by_default_and_agree(kind: Recurrence) -> None:
     wanted, _ = differentiated(kind, "cpu", "off")
@@ -141,6 +142,7 @@ def test_the_number_of_operators_does_not_grow_with_the_sequence() -> None:
     assert operators(24) == operators(12)
 
 
+@pytest.mark.slow("rows")
 @pytest.mark.parametrize("seed", range(int(os.environ.get("TORCH_PJRT_TEST_RECURRENCES", "6"))))
 def test_any_recurrence_agrees(seed: int) -> None:
     """Operators, dims and positions at random; the CPU is the oracle."""

@@ -121,6 +121,7 @@ def _setting() -> Iterator[None]:
     torch_pjrt.config.roll_layers = before
 
 
+@pytest.mark.slow("rows")
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_kind_is_rolled_and_agrees(kind: Callable[[], list[Tensor]]) -> None:
     def run(mode: str) -> tuple[list[Tensor], int]:

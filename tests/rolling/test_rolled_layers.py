@@ -25,16 +25,12 @@ from fixture_types import Count
 from torch_pjrt.compile.programs import forget_programs
 from torch_pjrt.errors import NonFiniteValue
 from torch_pjrt.observe.counters import counters
+from torch_pjrt.testing.quick import quick_options
 
 PROGRAMS = int(os.environ.get("TORCH_PJRT_TEST_ROLLED", "20"))
 WIDTH = 8
 STEPS = 3
 TRIED = itertools.count(1)
-QUICKLY: dict[str, bool | int] = {
-    "xla_backend_optimization_level": 0,
-    "xla_llvm_disable_expensive_passes": True,
-    "xla_cpu_use_fusion_emitters": False,
-}
 
 
 @dataclass(frozen=True)
@@ -189,7 +185,7 @@ def _setting() -> Iterator[None]:
 def test_rolled_and_unrolled_agree(plan: Plan) -> None:
     if next(TRIED) % 20 == 0:  # compiled code is many mappings of memory, which Linux bounds
         forget_programs()
-    with torch_pjrt.compile_options(**QUICKLY):
+    with torch_pjrt.compile_options(**quick_options()):
         with torch_pjrt.eager():  # one operator at a time: programs that most models share
             written_out, none = trained(plan, "pjrt", "off")
         rolled, _ = trained(plan, "pjrt", "on")
@@ -400,6 +396,7 @@ print(round(x.sum().item(), 4), torch_pjrt.report().counts["programs_loaded"])
     assert off[1] == "0"
 
 
+@pytest.mark.slow
 def test_captured_step_with_loops_learns_donates_and_replays_as_without() -> None:
     def learned(mode: str) -> tuple[list[float], int, int, int]:
         torch_pjrt.config.roll_layers = mode

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ import torch
 from as_on_cpu import assert_as_on_cpu
 
 Tensor = torch.Tensor
+is_alias_of: Any = vars(torch._C)["_is_alias_of"]
 
 
 def matrix(d: str) -> Tensor:
@@ -134,11 +136,10 @@ COMPLEX_VIEWS: dict[str, Callable[[Tensor], object]] = {
 
 def seen(view: Callable[[Tensor], object], x: Tensor) -> object:
     """What is known of the views of `x`; then what is seen after a write to the last of them."""
-    given = view(x)
-    views = list(given) if isinstance(given, (list, tuple)) else [given]
+    given: Any = view(x)
+    views: list[Tensor] = list(given) if isinstance(given, (list, tuple)) else [given]
     relations = [
-        (v._base is x, v.is_set_to(x), torch._C._is_alias_of(v, x), v.is_contiguous())
-        for v in views
+        (v._base is x, v.is_set_to(x), is_alias_of(v, x), v.is_contiguous()) for v in views
     ]
     content = [v.clone() for v in views]
     views[-1].mul_(2) if views[-1].dtype.is_floating_point else views[-1].zero_()
@@ -164,7 +165,7 @@ def test_view_of_complex_numbers_is_seen_and_written_as_on_cpu(name: str) -> Non
 
 
 # What gives a tensor another look.
-LOOKS: dict[str, Callable[[Tensor], object]] = {
+LOOKS: dict[str, Callable[[Any], object]] = {
     "as_strided_": lambda t: t.as_strided_((2, 2), (1, 2), 1),
     "as_strided_ out of it": lambda t: t.as_strided_((9, 9), (9, 1)),
     "detach_": lambda t: t.detach_(),
@@ -210,7 +211,7 @@ def test_another_look_in_place_is_differentiated_as_on_cpu(name: str) -> None:
 
 
 # What puts the first tensor on the memory of the second.
-MOVES: dict[str, Callable[[Tensor, Tensor], object]] = {
+MOVES: dict[str, Callable[[Any, Any], object]] = {
     "set_": lambda t, s: t.set_(s),
     "set_ to a view": lambda t, s: t.set_(s[1:]),
     "set_ to itself": lambda t, s: t.set_(t),
@@ -254,7 +255,7 @@ def test_set_beyond_a_storage_makes_it_grow() -> None:
     assert s.untyped_storage().data_ptr() == t.untyped_storage().data_ptr()
 
 
-STORAGES: dict[str, Callable[[Tensor], object]] = {
+STORAGES: dict[str, Callable[[Any], object]] = {
     "to nothing": lambda t: t.untyped_storage().resize_(0),
     "to nothing and back": lambda t: (t.untyped_storage().resize_(0).resize_(48), t.fill_(3)),
     "to less": lambda t: t.untyped_storage().resize_(20),
@@ -299,7 +300,7 @@ def test_tensors_on_one_memory_are_one_memory_for_pytorch_whenever_it_is_asked()
     assert before.data_ptr() == x.data_ptr()
     after = x.view(-1)
 
-    assert before.is_set_to(x) and torch._C._is_alias_of(before, after)
+    assert before.is_set_to(x) and is_alias_of(before, after)
     assert before.untyped_storage()._cdata == after.untyped_storage()._cdata
 
 

@@ -14,6 +14,8 @@ from torch import nn
 import torch_pjrt
 from torch_pjrt.tensor.storage.view import value_of
 
+pytestmark = pytest.mark.usefixtures("no_garbage")
+
 
 def donated() -> int:
     return torch_pjrt.report().as_dict()["donated"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from itertools import product
+from typing import Any
 
 import pytest
 import torch
@@ -124,7 +125,7 @@ def test_convolution_is_channels_last_where_it_is_so_on_cpu(dims: int, dtype: to
 
 def test_training_step_of_a_channels_last_module_gives_gradients_as_on_cpu() -> None:
     def step(device: str) -> object:
-        net = torch.nn.Sequential(
+        net: Any = torch.nn.Sequential(
             torch.nn.Conv2d(4, 4, 3), torch.nn.ReLU(), torch.nn.Conv2d(4, 2, 1, bias=False)
         )
         with torch.no_grad():

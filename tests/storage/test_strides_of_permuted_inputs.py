@@ -47,7 +47,7 @@ def like(x: Tensor, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
 
 
 def unpooled(x: Tensor) -> Tensor:
-    return F.max_unpool2d(x, like(x, *x.shape, dtype=torch.int64), 2)
+    return F.max_unpool2d(x, like(x, *x.shape, dtype=torch.int64), (2, 2))
 
 
 def losses(x: Tensor) -> list[Tensor]:
@@ -134,6 +134,7 @@ def test_an_operator_has_the_strides_of_the_cpu_for_each_order_of_dims(name: str
         assert ours == theirs, (sizes, order)
 
 
+@pytest.mark.slow("rows")
 @pytest.mark.parametrize("transposed", [False, True], ids=["convolution", "transposed"])
 @pytest.mark.parametrize("n_dims", [1, 2, 3])
 def test_a_convolution_has_the_strides_of_the_cpu(n_dims: int, transposed: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -37,7 +38,7 @@ def _in_inference(x: Tensor) -> Tensor:
 
 
 # What is done to a matrix; then its version is read, and that of a view taken before.
-WRITES: dict[str, Callable[[Tensor], object]] = {
+WRITES: dict[str, Callable[[Any], object]] = {
     "nothing": lambda x: x + 1,
     "add_": lambda x: x.add_(1),
     "add_ of nothing": lambda x: x[:0].add_(1),

@@ -25,6 +25,7 @@ SLICES: list[tuple[str, Callable[[torch.Tensor, int], torch.Tensor]]] = [
 ]
 
 
+@pytest.mark.slow("rows")
 @pytest.mark.parametrize(("name", "slice_of"), SLICES, ids=[name for name, _ in SLICES])
 def test_reading_at_other_offsets_is_one_program(
     name: str, slice_of: Callable[[torch.Tensor, int], torch.Tensor], compiled: Count
@@ -36,6 +37,7 @@ def test_reading_at_other_offsets_is_one_program(
     assert compiled() == 2
 
 
+@pytest.mark.slow("rows")
 @pytest.mark.parametrize(("name", "slice_of"), SLICES[:-1], ids=[name for name, _ in SLICES[:-1]])
 def test_writing_at_other_offsets_is_one_program(
     name: str, slice_of: Callable[[torch.Tensor, int], torch.Tensor], compiled: Count

@@ -116,6 +116,7 @@ PHASES = {f.__name__: f for f in (replayed, uploaded, accounted, reported, expla
 PLACES = 10  # of each phase
 
 
+@pytest.mark.slow("rows")
 @pytest.mark.parametrize("who", ["the same thread", "another thread"])
 @pytest.mark.parametrize("phase", PHASES)
 def test_read_within_what_is_no_operator_is_right(phase: str, who: str) -> None:

@@ -62,6 +62,7 @@ def test_reading_the_loss_at_every_step_compiles_nothing_more(compiled: Count) -
     assert losses[-1] < losses[0]
 
 
+@pytest.mark.slow("rows")
 @pytest.mark.parametrize("clip", [False, True])
 def test_schedule_dropout_accumulation_and_evaluation_compile_nothing_after_their_third_time(
     compiled: Count, clip: bool
@@ -147,6 +148,7 @@ def test_number_as_input_promotes_as_a_number_and_not_as_a_tensor(compiled: Coun
             assert torch.equal(y, torch.ones(2, dtype=dtype) * n)
 
 
+@pytest.mark.slow("rows")
 @pytest.mark.parametrize("dtype", [torch.bool, torch.int32, torch.int64, torch.float32], ids=str)
 @pytest.mark.parametrize("shape", [(), (2,)])
 def test_number_as_input_gives_the_dtype_of_a_constant_one(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
-import importlib
+import importlib.metadata
 import re
 import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -85,6 +86,7 @@ def test_what_python_asks_every_object_for_is_no_operator() -> None:
     assert not hasattr(aten.comes_later, "__deepcopy__")
 
 
+@pytest.mark.slow("rows")
 @pytest.mark.parametrize(
     "module", ["plugin", "overloads", "lowering", "tensor.registration.hand_written"]
 )
@@ -230,7 +232,7 @@ def test_plugin_that_names_it_in_its_hook_is_told_what_to_do() -> None:
     theirs = of_device("B")
 
     @impl
-    def torch_pjrt_lowerings() -> LoweringTable:
+    def torch_pjrt_lowerings() -> Any:
         return torch.ops.aten.comes_later.default
 
     vars(theirs)["torch_pjrt_lowerings"] = torch_pjrt_lowerings
@@ -270,7 +272,7 @@ def test_error_of_a_rule_is_no_missing_name(name: str, monkeypatch: pytest.Monke
     module = pytest.importorskip(name)
     lazily = [n for n in module.__all__ if n == "CORE" or n in getattr(module, "_LAZY", ())]
     monkeypatch.setattr(lazy, "import_module", failing)
-    assert lazily
+    assert lazily or not module.__all__  # a package that has no names yet
 
     for attribute in lazily:
         monkeypatch.delitem(vars(module), attribute, raising=False)

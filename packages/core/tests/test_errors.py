@@ -18,7 +18,9 @@ def classes() -> dict[str, type[TorchPjrtError]]:
     return {
         name: kind
         for name, kind in vars(errors).items()
-        if inspect.isclass(kind) and kind.__module__ == errors.__name__
+        if inspect.isclass(kind)
+        and issubclass(kind, TorchPjrtError)
+        and kind.__module__ == errors.__name__
     }
 
 

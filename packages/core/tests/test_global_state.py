@@ -26,8 +26,8 @@ NAMES = {
     "hot: recording reaches it by one look-up": "graph.tape.state",
     "counts what is made": "graph.signature._numbers graph.tape._serials",
     "bounded caches, which the session knows (`caches.py`)": """
-    compile.fingerprint._signatures compile.partitioned._asked graph.signature._interned
-    graph.tensor_spec._interned
+    compile.fingerprint._signatures compile.joint._digests compile.partitioned._asked
+    graph.signature._interned graph.tensor_spec._interned
     tensor.checks.bounds._signatures tensor.padding.recorded._where tensor.recording.cpu_errors._refused
     tensor.recording.record._learned tensor.storage.view._reads tensor.storage.view._writes
     """,

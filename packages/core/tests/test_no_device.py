@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
+
+import warm
 
 # Allows a plugin that is not there: nothing but the core is loaded, whatever is installed.
 CORE_ALONE = {"TORCH_PJRT_PLUGINS": "nothing-but-the-core"}
@@ -12,14 +13,7 @@ CORE_ALONE = {"TORCH_PJRT_PLUGINS": "nothing-but-the-core"}
 
 def python(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     env = {k: v for k, v in os.environ.items() if k != "PJRT_DEVICE"}
-    return subprocess.run(
-        [sys.executable, *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=env | CORE_ALONE | variables,
-        timeout=120,
-    )
+    return warm.run(arguments, env | CORE_ALONE | variables)
 
 
 def test_import_torch_works_and_says_that_no_device_is_there() -> None:

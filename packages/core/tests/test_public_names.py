@@ -25,19 +25,19 @@ PLUGIN = """
     """
 RULES = """
     Attention AttentionBackward Convolution Groups Promote attention attention_backward axes convolution
-    convolution_backward convolution_backward_overrideable grouped_mm opmath over_rows promoted to_jax
-    to_torch without_x64
+    convolution_backward convolution_backward_overrideable core_rules grouped_mm kept key_of opmath
+    over_rows promoted seed_of to_jax to_torch without_x64
     """
 EXTEND = """
-    Annotation BorrowingTape Buffer FunctionOp Line Output PRECISIONS Partitioner Program ProgramHooks Refusal
-    StandIn Table Tape Uploaded Value
+    Annotation ArrivingParts BorrowingTape Buffer FunctionOp Joint JointAnswer JointOp Line Output PRECISIONS
+    Partitioner PartsHere PartsLater Program ProgramHooks RecordedStep Refusal StandIn Table Tape Uploaded
+    Value
     add_program_hooks add_report_tables after_import annotate annotation_of append array_of because buffer_of
-    client content counters
-    create_empty_tensor current cut define_annotation forget_programs donate download_parts
-    each_collective target_chips graph_of host_array intern note_lines
-    choose_run is_pjrt joined_run keep_dynamo_out placed set_partitioner
-    lazy_attribute spec_and_offset lowers number_key number_on onto outline padding
-    precision_in_force put record record_call run_on_cpu start state store traced upload upload_parts value_of
+    call_pinned client computed_again content counters create_empty_tensor current cut define_annotation
+    forget_programs donate download_parts each_collective target_chips graph_of host_array intern note_lines
+    choose_run is_pjrt jax_dtype joined_run keep_dynamo_out placed set_partitioner lazy_attribute
+    spec_and_offset lowers number_key number_on onto outline padding precision_in_force program_chips put
+    record record_call recorded run_on_cpu run_pending start state store traced upload upload_parts value_of
     deferred_checks_of deferred_checks with_precision without_x64 wrap wrap_sized x64
     """
 PADDING = """

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch._dynamo.exc import BackendCompilerFailed
 
 import torch_pjrt
 from torch_pjrt.references import OF_A_LOCAL, are_held_once, counts, getrefcount, held_elsewhere
@@ -48,7 +49,7 @@ def after_a_failed_compilation(function: Callable[[], Any]) -> Any:
     def compiled(x: torch.Tensor) -> torch.Tensor:
         return x + 1
 
-    with pytest.raises(torch._dynamo.exc.BackendCompilerFailed):
+    with pytest.raises(BackendCompilerFailed):
         compiled(torch.ones(2))
     return function()
 

@@ -15,6 +15,9 @@ from torch_pjrt.client import client as running  # noqa: TID251
 from torch_pjrt.errors import DonatedTensor
 from torch_pjrt.extend import counters
 
+# What `torch.compile` takes: its annotation knows fewer kinds of values.
+Options = dict[str, Any]
+
 
 def extended(cache: dict[str, torch.Tensor], x: torch.Tensor) -> dict[str, torch.Tensor]:
     return {name: torch.cat([old[1:], x[None]]) for name, old in cache.items()}
@@ -28,7 +31,7 @@ def made() -> tuple[dict[str, torch.Tensor], torch.Tensor]:
 
 
 def compiled_extended() -> Callable[..., Any]:
-    return torch.compile(extended, backend="pjrt", options={"donate": ["cache"]})
+    return torch.compile(extended, backend="pjrt", options=Options(donate=["cache"]))
 
 
 def test_what_it_names_is_donated_and_results_are_right() -> None:
@@ -89,7 +92,7 @@ def test_other_arguments_stay() -> None:
 
 
 def test_what_is_written_to_or_has_a_view_that_is_returned_stays() -> None:
-    @torch.compile(backend="pjrt", options={"donate": ["a", "b"]})
+    @torch.compile(backend="pjrt", options=Options(donate=["a", "b"]))
     def step(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         b.add_(a)
         return a[1:], a * b
@@ -117,7 +120,7 @@ def test_fewer_bytes_are_alive_after_a_call() -> None:
     grown = {}
     for names in ([], ["cache"]):
         torch._dynamo.reset()
-        step = torch.compile(extended, backend="pjrt", options={"donate": names})
+        step = torch.compile(extended, backend="pjrt", options=Options(donate=names))
         step(*made())  # compiles, and may drop what earlier compilations left
         cache, x = made()
         gc.collect()

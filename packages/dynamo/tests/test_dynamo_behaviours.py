@@ -131,10 +131,14 @@ def test_gradients_are_those_of_cpu(device: str) -> None:
         torch.testing.assert_close(p.grad.cpu(), q.grad)
 
 
+def doubled(module: nn.Module, inputs: Any, output: Any) -> Any:
+    return output * 2
+
+
 def test_hooks_are_called() -> None:
     layer = nn.Linear(4, 4).to("pjrt")
     seen: list[str] = []
-    layer.register_forward_hook(lambda m, i, o: o * 2)
+    layer.register_forward_hook(doubled)
     layer.weight.register_hook(lambda g: seen.append("weight"))
     compiled = torch.compile(layer, backend="pjrt")
     (x,) = x_of("pjrt")

@@ -37,7 +37,9 @@ class Net(nn.Module):
         return self.head(self.dropout(x).mean(1))
 
 
-def made(optimizer: type[torch.optim.Optimizer]) -> tuple[nn.Module, torch.optim.Optimizer]:
+def made(
+    optimizer: Callable[..., torch.optim.Optimizer],
+) -> tuple[nn.Module, torch.optim.Optimizer]:
     torch.manual_seed(0)
     model = Net().to("pjrt")
     return model, optimizer(model.parameters(), lr=0.01)

@@ -45,6 +45,12 @@ def positions(n: int) -> Tensor:
     return torch.randint(0, 9, (3, n), generator=torch.Generator().manual_seed(n))
 
 
+def attended(queries: Tensor, keys: Tensor, **how: Any) -> Tensor:
+    """Attention of one head, whose values are its keys."""
+    q, k = queries[:, None], keys[:, None]
+    return F.scaled_dot_product_attention(q, k, k, **how)
+
+
 # Of x[3, n, 4], where n varies.
 OF_FLOATS: dict[str, Callable[[Tensor], Any]] = {
     "pointwise": lambda x: (x * 2 + x.relu().exp(), x > 0),
@@ -81,11 +87,11 @@ OF_FLOATS: dict[str, Callable[[Tensor], Any]] = {
     "a size as a tensor": lambda x: x.sum(1) * torch.tensor(x.shape[1], device=x.device),
     "parts": lambda x: [part.sum(1) for part in x.split(2, -1)] + list(x.sum(1).unbind(0)),
     "stacked": lambda x: torch.stack([x, x + 1]).sum(2),
-    "attention": lambda x: F.scaled_dot_product_attention(*[x[:, None]] * 3),
-    "causal attention": lambda x: F.scaled_dot_product_attention(*[x[:, None]] * 3, is_causal=True),
+    "attention": lambda x: attended(x, x),
+    "causal attention": lambda x: attended(x, x, is_causal=True),
     "attention without heads": lambda x: F.scaled_dot_product_attention(x, x, x),
-    "attention to few": lambda x: F.scaled_dot_product_attention(x[:, None], *[x[:, None, :2]] * 2),
-    "attention of few": lambda x: F.scaled_dot_product_attention(x[:, None, :2], *[x[:, None]] * 2),
+    "attention to few": lambda x: attended(x, x[:, :2]),
+    "attention of few": lambda x: attended(x[:, :2], x),
     "layer norm": lambda x: F.layer_norm(x, (4,)).mean(1),
     "expanded": lambda x: x.mean(1, keepdim=True).expand(x.shape).sum(1),
     "zeros": lambda x: (torch.zeros(x.shape[1], device=x.device) + x.sum((0, 2))).exp().sum(),

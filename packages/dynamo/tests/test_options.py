@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import pytest
 import torch
 
 import torch_pjrt_dynamo
-from torch_pjrt.extend import graph_of, state
+from torch_pjrt.extend import annotate, annotation_of, define_annotation, graph_of, state
 from torch_pjrt.passes import Expand, MergeEqual, run_passes  # noqa: TID251
+
+# What `torch.compile` takes: its annotation knows fewer kinds of values.
+Options = dict[str, Any]
 
 
 def chain(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
@@ -23,7 +27,7 @@ def gradient(budget: float) -> tuple[torch.Tensor, int, int]:
     torch._dynamo.reset()
     x = torch.linspace(-1, 1, 64).reshape(8, 8).to("pjrt")
     w = torch.linspace(1, -1, 64).reshape(8, 8).to("pjrt").requires_grad_()
-    compiled = torch.compile(chain, backend="pjrt", options={"memory_budget": budget})
+    compiled = torch.compile(chain, backend="pjrt", options=Options(memory_budget=budget))
     torch.pjrt.synchronize()  # type: ignore[attr-defined]
     compiled(x, w).backward()
     assert w.grad is not None
@@ -60,3 +64,34 @@ def test_what_is_no_option_is_refused(options: dict[str, Any]) -> None:
 
     with pytest.raises(Exception, match="memory_budget"):
         compiled(x, x)
+
+
+define_annotation("options_test.again", jax.lax.optimization_barrier, gradient=False)
+define_annotation(
+    "options_test.not_kept", lambda x: x + 0, gradient=False, again="options_test.again"
+)
+
+
+def test_backward_computes_again_what_an_annotation_says() -> None:
+    def products(x: torch.Tensor, w: torch.Tensor, kind: str | None) -> torch.Tensor:
+        for _ in range(2):
+            y = x @ w
+            x = (y if kind is None else annotate(y, kind)) @ w
+        return x.square().sum()
+
+    found = []
+    for kind in (None, "options_test.not_kept"):
+        torch._dynamo.reset()
+        x = torch.linspace(-1, 1, 64).reshape(8, 8).to("pjrt")
+        w = torch.linspace(1, -1, 64).reshape(8, 8).to("pjrt").requires_grad_()
+        compiled = torch.compile(products, backend="pjrt", fullgraph=True)
+        compiled(x, w, kind).backward()
+        assert w.grad is not None
+        outputs = [w.grad.untyped_storage().buffer.value.number]  # type: ignore[attr-defined]
+        nodes = run_passes([Expand(), MergeEqual()], graph_of(state.tape, outputs)).nodes
+        said = [a.kind for n in nodes if (a := annotation_of(n)) is not None]
+        found.append((w.grad.cpu(), said.count("options_test.again")))
+
+    (plain, _), (again, barriers) = found
+    torch.testing.assert_close(again, plain)
+    assert barriers == 2

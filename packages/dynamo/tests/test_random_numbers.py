@@ -73,7 +73,7 @@ def test_backward_sees_the_mask_of_forward_within_a_budget(budget: float) -> Non
     drop = torch.compile(
         lambda x: nn.functional.dropout(x.sin().asin(), 0.5) * torch.rand_like(x),
         backend="pjrt",
-        options={"memory_budget": budget},
+        options=dict[str, Any](memory_budget=budget),
     )
 
     y = drop(x)

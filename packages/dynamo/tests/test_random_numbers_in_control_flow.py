@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 from torch._higher_order_ops import scan, while_loop
-from torch._higher_order_ops.map import map as torch_map
+from torch._higher_order_ops.map import map as map_of_pytorch
 
 import torch_pjrt
 from torch_pjrt.errors import LoweringError
@@ -21,8 +21,11 @@ Tensor = torch.Tensor
 Function = Callable[[Tensor], Tensor]
 dropout = nn.functional.dropout
 
+# Its annotation has a body take a tuple, which none does.
+torch_map: Any = map_of_pytorch
 
-def compiled(function: Function, **how: Any) -> Function:
+
+def compiled(function: Callable[..., Tensor], **how: Any) -> Function:
     torch._dynamo.reset()
     return torch.compile(function, backend="pjrt", fullgraph=True, **how)
 
@@ -70,7 +73,7 @@ def cond_of_map(x: Tensor, draw: Function) -> Tensor:
 LOOPS = [in_map, in_scan, in_while_loop]
 FLOWS = [in_cond, *LOOPS]
 WITH_GRADIENTS = [in_cond, in_map, in_scan, scan_of_cond, map_of_cond, cond_of_map]
-named = {"ids": lambda f: f.__name__}
+named: dict[str, Any] = {"ids": lambda f: f.__name__}
 
 
 def dropped_twice(x: Tensor) -> Tensor:
@@ -191,6 +194,7 @@ def test_the_test_of_a_while_loop_draws_other_numbers_than_its_body() -> None:
 def ratio(flow: Any, x: Tensor, draw: Function, **how: Any) -> tuple[Tensor, Tensor]:
     """Of what is linear in each element of `x`: results over `x`, and gradients. They are equal."""
     function = compiled(lambda x: flow(x, draw), **how)
+    y = x
     for _ in range(2):  # another call, other numbers
         x = x.detach().requires_grad_()
         y = function(x)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 import torch
@@ -16,6 +16,9 @@ import torch_pjrt_dynamo
 from torch_pjrt.errors import SettingError
 
 Tensor = torch.Tensor
+Model = TypeVar("Model", bound=nn.Module)
+# What `torch.compile` takes: its annotation knows fewer kinds of values.
+Options = dict[str, Any]
 
 
 class Reader(nn.Module):
@@ -53,7 +56,7 @@ class Tower(nn.Module):
         return self.layers(x)
 
 
-def twins(model: nn.Module) -> tuple[nn.Module, nn.Module]:
+def twins(model: Model) -> tuple[Model, Model]:
     """The same model on the host and on the device."""
     return model, copy.deepcopy(model).to("pjrt")
 
@@ -131,7 +134,7 @@ def test_a_result_whose_size_varies_has_its_true_size(programs: Any) -> None:
             saw = compiled(tokens(n, 3).to("pjrt"))
             assert saw.shape == (3, n, 8)
             assert saw.stride() == (8 * n, 8, 1)
-            close(saw, host.hidden(tokens(n, 3)))  # type: ignore[operator]
+            close(saw, host.hidden(tokens(n, 3)))
 
     assert programs.compiled == 1, "it is cut where it is read"
 
@@ -143,7 +146,7 @@ def test_such_a_result_goes_on_without_a_compiler() -> None:
 
     with torch.no_grad():
         for n in (5, 7):
-            x, y = compiled(tokens(n, 3).to("pjrt")), host.hidden(tokens(n, 3))  # type: ignore[operator]
+            x, y = compiled(tokens(n, 3).to("pjrt")), host.hidden(tokens(n, 3))
             close(x.transpose(0, 1).flatten(0, 1), y.transpose(0, 1).flatten(0, 1))
             close(x[1:, ::2] + 1, y[1:, ::2] + 1)
             close(x.softmax(1).sum((0, 1)), y.softmax(1).sum((0, 1)))
@@ -205,7 +208,7 @@ def test_arguments_are_written_to(fn: Any, in_buckets: bool) -> None:
 
 def test_buckets_can_be_given(programs: Any) -> None:
     host, model = twins(Tower())
-    compiled = torch.compile(model, backend="pjrt", dynamic=True, options={"buckets": [10, 40]})
+    compiled = torch.compile(model, backend="pjrt", dynamic=True, options=Options(buckets=[10, 40]))
 
     with torch.no_grad():
         for n in (3, 10, 7, 11, 40, 25):
@@ -218,7 +221,7 @@ def test_buckets_can_be_given(programs: Any) -> None:
 
 def test_a_size_above_all_buckets_is_a_program_of_its_own(programs: Any) -> None:
     host, model = twins(Tower())
-    compiled = torch.compile(model, backend="pjrt", dynamic=True, options={"buckets": [4]})
+    compiled = torch.compile(model, backend="pjrt", dynamic=True, options=Options(buckets=[4]))
 
     with torch.no_grad():
         for n in (3, 5, 6):

@@ -14,7 +14,7 @@ from functorch.compile import min_cut_rematerialization_partition, nop
 from torch._functorch import partitioners
 from torch._functorch.aot_autograd import aot_function
 from torch._higher_order_ops import scan
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint
 
 from torch_pjrt_dynamo import partition
 
@@ -35,7 +35,9 @@ def looped(x: Tensor) -> Tensor:
 
 def pjrt_gradient(function: Callable[[Tensor], Tensor], numbers: Tensor) -> tuple[Tensor, Tensor]:
     x = numbers.to("pjrt").requires_grad_()
-    compiled: Any = torch.compile(function, backend="pjrt", options={"memory_budget": 0.0})
+    compiled: Any = torch.compile(
+        function, backend="pjrt", options=dict[str, Any](memory_budget=0.0)
+    )
     y = compiled(x)
     y.sum().backward()
     assert x.grad is not None
@@ -80,7 +82,7 @@ def test_the_partitioner_is_pytorchs_own_on_other_threads(monkeypatch: pytest.Mo
         graph = torch.fx.symbolic_trace(lambda x: x + 1)
         draws = torch.fx.symbolic_trace(drawn)
         for node in draws.graph.nodes:
-            node.meta["recompute"] = torch.utils.checkpoint.CheckpointPolicy.MUST_RECOMPUTE
+            node.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
         assert not partitioners.has_recomputable_rng_ops(graph)
         assert partitioners.has_recomputable_rng_ops(draws)
         ours = torch.tensor([0.5, 2.0], requires_grad=True)

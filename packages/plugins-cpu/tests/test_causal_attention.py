@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ import torch_pjrt
 Tensors = list[torch.Tensor]
 
 
-def attended(inputs: Tensors, device: str, **options: bool) -> Tensors:
+def attended(inputs: Tensors, device: str, **options: Any) -> Tensors:
     """The output and the gradients of query, key and value."""
     query, key, value = (x.to(device).requires_grad_() for x in inputs)
     y = F.scaled_dot_product_attention(query, key, value, **options)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from importlib.metadata import entry_points
 
 import jax
 import pytest
 import torch
 
+import warm
 from torch_pjrt.testing.hosts import Host
 from torch_pjrt_cpu import plugin
 from torch_pjrt_cpu.plugin import Cpu
@@ -24,14 +23,7 @@ def _no_device_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
 def python(code: str, **variables: str) -> str:
     """What the code prints in a process of its own, where the device has not been started."""
     env = {k: v for k, v in os.environ.items() if k not in ("PJRT_DEVICE", "TORCH_PJRT_PLUGINS")}
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=env | variables,
-        timeout=120,
-    )
+    done = warm.run(["-c", code], env | variables)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 

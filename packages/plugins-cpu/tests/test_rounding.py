@@ -183,7 +183,7 @@ def test_signs_hide_no_operation_from_what_rounds(sign: Callable[..., torch.Tens
         for maker, user in itertools.product(makers, users):
             y = maker(x)
             if apart:
-                torch.pjrt.synchronize()
+                torch.pjrt.synchronize()  # type: ignore[attr-defined]
                 y = y.cpu().to(y.device)
             found.append(user(sign(y), x))
         return [y.cpu() for y in found]

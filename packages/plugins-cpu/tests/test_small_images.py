@@ -28,7 +28,7 @@ def test_values_and_gradients_are_those_of_the_cpu(
     results = []
     for device in ("cpu", "pjrt"):
         leaves = [t.to(device).requires_grad_() for t in (x, weight)]
-        y = torch.conv2d(*leaves, None, stride, padding, dilation, groups)
+        y = torch.conv2d(leaves[0], leaves[1], None, stride, padding, dilation, groups)
         gradients = torch.autograd.grad(y.square().sum(), leaves)
         results.append([t.detach().cpu() for t in (y, *gradients)])
 

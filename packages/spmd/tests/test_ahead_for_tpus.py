@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 
 import torch_pjrt
-from torch_pjrt_spmd import Mesh, distribute_tensor
+from torch_pjrt_spmd import Mesh, auto_shard, distribute_tensor
 from torch_pjrt_spmd.reporting import reports_of
 
 TARGET, N_CHIPS = "v5e:4x4", 16
@@ -89,3 +89,28 @@ def test_mesh_may_have_two_axes_along_one_direction_of_the_hardware() -> None:
     mesh = Mesh.for_target(TARGET, (4, 2, 2), ("data", "sequence", "model"))
 
     assert sorted(mesh.order) == list(range(N_CHIPS))
+
+
+def test_plan_for_a_slice_is_near_what_is_compiled(small_gpt: Any) -> None:
+    model = small_gpt.Gpt(3).to("pjrt")
+    optimizer = torch.optim.AdamW(model.parameters())
+    mesh = Mesh.for_target(TARGET, (4, 4), ("data", "model"))
+
+    def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x).flatten(0, 1), y.flatten())
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    text = torch.empty(64, small_gpt.LENGTH, dtype=torch.int64, device="meta")
+    plan = auto_shard(step, (text, text), mesh, seconds=2)
+    x, y = plan.place(text, text)
+
+    found = torch_pjrt.compile_for(TARGET, step, x, y)
+
+    [report] = reports_of([found])
+    assert plan.figures.name == "v5e"
+    assert found.n_chips == N_CHIPS
+    assert report.replicated < 0.1
+    assert "planned" in str(plan.compare(report))

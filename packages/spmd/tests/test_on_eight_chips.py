@@ -1,42 +1,21 @@
-"""The tests in `eight_chips/`, each file in a process of its own that has eight virtual chips.
+"""The tests in `eight_chips/`, in a few processes that have eight virtual chips. To run a file by itself:
 
-How many chips there are is decided when XLA's client starts, so it cannot be done in the process of the
-other tests. To run a file by itself:
-
-    XLA_FLAGS=--xla_force_host_platform_device_count=8 pytest packages/spmd/tests/eight_chips/test_marking.py
+XLA_FLAGS=--xla_force_host_platform_device_count=8 pytest packages/spmd/tests/eight_chips/test_marking.py
 """
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from on_chips import run_on_eight_chips
+
 FOLDER = Path(__file__).parent / "eight_chips"
-FILES = sorted(path.name for path in FOLDER.glob("test_*.py"))
+# To start one costs as much as some of the files do.
+N_PROCESSES = 4
 
 
-@pytest.mark.parametrize("file", FILES)
-def test_file_passes_on_eight_chips(file: str, pytestconfig: pytest.Config) -> None:
-    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
-    part = pytestconfig.getoption("--part", None)
-    # By the folder, not the file: slow tests of a file that is named do not take turns.
-    options = ["-q", "-p", "no:cacheprovider", str(FOLDER), "-k", file.removesuffix(".py")]
-    options += ["--part", part] if part else []
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", *options],
-        env={**os.environ, "XLA_FLAGS": flags, "PJRT_DEVICE": "CPU"},
-        check=False,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=900,
-    )
-    assert done.returncode == 0, done.stdout[-20_000:]
-
-
-def test_there_are_files() -> None:
-    assert len(FILES) >= 4
+@pytest.mark.parametrize("process", range(N_PROCESSES))
+def test_files_pass_on_eight_chips(process: int, pytestconfig: pytest.Config) -> None:
+    run_on_eight_chips(FOLDER, process, N_PROCESSES, pytestconfig)

@@ -150,6 +150,37 @@ def test_what_is_in_a_loop_runs_as_often_as_its_body() -> None:
     assert walk.work.same_along == {"model": 5 * 8 + 8}
 
 
+def test_a_loop_runs_as_often_as_its_condition_says_where_xla_does_not() -> None:
+    known = ', backend_config={"known_trip_count":{"n":"5"}}'
+    condition = """
+      %s = (s64[], f32[8]{0}, f32[8]{0}) parameter(0)
+      %i = s64[] get-tuple-element(%s), index=0
+      %n = s64[] constant(7)
+      ROOT %more = pred[] compare(%i, %n), direction=LT"""
+    counted = "%two = s64[] constant(2)\n  %j = s64[] add(%i, %two)\n  ROOT %t = "
+    text = LOOP.replace(known, "").replace("ROOT %t = ", counted, 1)
+    text = text.replace("tuple(%i, %y, %w)", "tuple(%j, %y, %w)")
+
+    def total(text: str) -> int:
+        return walked(text, frozenset({"data", "model"})).work.total
+
+    assert total(text) == 8 + 1 + 8
+    assert (
+        total(text.replace("\n  ROOT %more = pred[] constant(true)", condition)) == 4 * (8 + 1) + 8
+    )
+
+
+def test_products_in_a_loop_count_as_often_as_it_runs() -> None:
+    product = """
+      %a = f32[4,8]{1,0} constant({...})
+      %d = f32[4,3]{1,0} dot(%a, %a), lhs_contracting_dims={1}, rhs_contracting_dims={1}"""
+    line = "  %y = f32[8]{0} multiply(%x, %g)"
+    work = walked(LOOP.replace(line, line + product), frozenset({"data", "model"})).work
+
+    assert work.products == 5 * 2 * 4 * 3 * 8
+    assert work.total == work.products + 5 * 8 + 8
+
+
 def test_what_is_computed_in_a_loop_is_no_input_from_the_second_round_on() -> None:
     walk = walked(LOOP.replace("all-gather(%w)", "all-gather(%x)"), frozenset({"data", "model"}))
 
@@ -206,3 +237,33 @@ def test_bytes_of_what_is_started_are_those_of_its_result(text: str) -> None:
     [(_, n_bytes, _)] = each_collective(f"  %s = {text}, channel_id=1")
 
     assert n_bytes == STARTED[text]
+
+
+CONVOLUTIONS = {
+    # One dim of space: (input, kernel, result), attributes, products that are summed.
+    "padded": (
+        "f32[1,4,2]", "f32[3,2,5]", "f32[1,4,5]",
+        "window={size=3 pad=1_1}, dim_labels=b0f_0io->b0f", 10 * 2 * 5,
+    ),
+    "strided": (
+        "f32[1,5,2]", "f32[2,2,1]", "f32[1,2,1]",
+        "window={size=2 stride=2}, dim_labels=b0f_0io->b0f", 4 * 2,
+    ),
+    "a product with a batch of 4, as TPUs have it": (
+        "f32[4,8,16]", "f32[4,16,32]", "f32[4,8,32]",
+        "window={size=4 stride=3 pad=0_0 lhs_dilate=4}, dim_labels=0bf_0io->0bf", 4 * 8 * 16 * 32,
+    ),
+    "without space": ("f32[8,16]", "f32[16,3]", "f32[8,3]", "dim_labels=bf_io->bf", 8 * 16 * 3),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_positions_of_a_kernel_beside_the_input_are_no_work(name: str) -> None:
+    x, kernel, y, attributes, products = CONVOLUTIONS[name]
+    text = entry(
+        f"%p = {x} parameter(0)",
+        f"%k = {kernel} constant({{...}})",
+        f"ROOT %y = {y} convolution(%p, %k), {attributes}",
+    )
+
+    assert walked(text, frozenset({"data"})).work.products == 2 * products

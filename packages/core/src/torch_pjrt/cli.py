@@ -211,9 +211,10 @@ def _left_out(
 
 def _words(table: LoweringTable | None, passes: list[Pass]) -> str:
     parts = []
-    if table:
-        listed = f" ({', '.join(map(str, table))})" if len(table) <= _MOST_NAMED else ""
-        parts.append(f"{_count(len(table), 'lowering')}{listed}")
+    rows = [*(table or ()), *(table.over if table is not None else ())]
+    if rows:
+        listed = f" ({', '.join(map(str, rows))})" if len(rows) <= _MOST_NAMED else ""
+        parts.append(f"{_count(len(rows), 'lowering')}{listed}")
     if passes:
         plural = "passes" if len(passes) > 1 else "pass"
         parts.append(f"{plural} {', '.join(p.name for p in passes)}")

@@ -64,6 +64,7 @@ def _with_inputs(op: Any, lowering: Lowering) -> Rule:
     return rule
 
 
+@pytest.mark.slow("rows")
 @pytest.mark.parametrize("row", in_turn(_with_numbers()), ids=str)
 def test_number_may_be_an_input(row: Sample):
     lowering = CORE[row.op]

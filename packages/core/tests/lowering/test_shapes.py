@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import subprocess
 import sys
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -12,6 +15,7 @@ import pytest
 
 from checked_shapes import WrongShape, checked, names_shapes
 from torch_pjrt.lowering import CORE
+from torch_pjrt.lowering.table import Rule
 from torch_pjrt.overloads import aten
 
 if TYPE_CHECKING:
@@ -19,23 +23,35 @@ if TYPE_CHECKING:
 
 Array = jax.Array
 
-# Those that have more than one operand of more than one dim.
-NAMES = """
-    mm addmm bmm baddbmm addbmm _addmm_activation _int_mm _grouped_mm _scaled_mm convolution
-    convolution_backward native_layer_norm native_layer_norm_backward _fused_rms_norm
-    _fused_rms_norm_backward _native_batch_norm_legit_functional native_batch_norm_backward
-    native_group_norm native_group_norm_backward _thnn_fused_lstm_cell
-    _thnn_fused_lstm_cell_backward_impl _thnn_fused_gru_cell _thnn_fused_gru_cell_backward
-    nll_loss_forward nll_loss_backward mse_loss mse_loss_backward binary_cross_entropy
-    embedding_dense_backward _cdist_forward _cdist_backward
-    _scaled_dot_product_fused_attention_overrideable
-    _scaled_dot_product_fused_attention_overrideable_backward
+# The files of `lowering/` whose operators take matrices, images or sequences together.
+KINDS = """
+    attention conv ctc distance embedding embedding_bag grid_sample grouped_matmul loss margin_loss
+    matmul norm rnn scaled_matmul softmax
     """
 
 
-@pytest.mark.parametrize("name", NAMES.split())
-def test_signature_says_shapes(name: str):
-    assert names_shapes(CORE[getattr(aten, name).default].rule)
+def of_kind(kind: str) -> dict[str, Rule]:
+    """The rules of a file that take several arrays, by the operator's name."""
+    table = importlib.import_module(f"torch_pjrt.lowering.{kind}").table
+    rules = {str(op): lowering.rule for op, lowering in table.items()}
+    return {name: rule for name, rule in rules.items() if n_arrays(rule) > 1}
+
+
+def n_arrays(rule: Rule) -> int:
+    """How many arguments are annotated as arrays, in the signature or in the type that holds them."""
+    if call := getattr(rule, "call", None):
+        return sum("Array" in str(field.type) for field in fields(call))
+    hints = dict(inspect.unwrap(rule).__annotations__)
+    hints.pop("return", None)
+    return sum("Array" in str(hint) for hint in hints.values())
+
+
+@pytest.mark.parametrize("kind", KINDS.split())
+def test_signatures_say_shapes(kind: str):
+    rules = of_kind(kind)
+
+    assert rules, "they are elsewhere"
+    assert not [name for name, rule in rules.items() if not names_shapes(rule)]
 
 
 def wrong(op: Any, *shapes: tuple[int, ...], **kwargs: Any) -> str:

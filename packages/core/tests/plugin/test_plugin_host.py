@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -205,6 +205,62 @@ def test_two_plugins_with_rules_for_different_operators_agree() -> None:
     table = host(a=lowering(aten.exp.default), b=lowering(aten.sin.default)).lowerings(DEVICE)
 
     assert table[aten.exp.default].rule is table[aten.sin.default].rule is abs
+
+
+def standing_over(op: Any, rule: Any) -> ModuleType:
+    def torch_pjrt_lowerings() -> LoweringTable:
+        table = LoweringTable("over")
+        table.lowers_over(op, static=("alpha",))(rule)
+        return table
+
+    return plugin(torch_pjrt_lowerings)
+
+
+def test_rule_that_stands_over_another_is_given_it_whoever_has_it() -> None:
+    def above(beneath: Any, x: int) -> Any:
+        return "above" if x > 0 else beneath(x)
+
+    over = standing_over(aten.exp.default, above)
+    of_plugin = host(a=over, b=lowering(aten.exp.default)).lowerings(DEVICE)[aten.exp.default]
+    of_core = host(a=over).lowerings(DEVICE)[aten.exp.default]
+
+    assert (of_plugin.rule(1), of_plugin.rule(-3)) == ("above", 3)
+    assert of_plugin.static == {"alpha"}
+    assert of_core.rule(1) == "above"
+    assert of_core.where.startswith("test_plugin_host.py")
+
+
+def test_rule_that_stands_over_one_takes_calls_as_one_object_if_it_likes() -> None:
+    @dataclass(frozen=True)
+    class Call:
+        x: int
+        first: int = field(default=0, kw_only=True)
+
+    table = LoweringTable("over")
+    table.lowers_over(aten.exp.default, call=Call)(
+        lambda beneath, call: beneath(replace(call, x=-call.x))
+    )
+    plain, taking = LoweringTable("plain"), LoweringTable("taking")
+    plain.add(aten.exp.default, lambda x: x)
+    taking.lowers(aten.exp.default, call=Call)(lambda call: call.x)
+
+    assert plain.overlaid(table)[aten.exp.default].rule(3) == -3
+    assert taking.overlaid(table)[aten.exp.default].rule(3) == -3
+
+
+def test_two_rules_that_stand_over_one_operator_are_an_error_that_names_both() -> None:
+    both = host(a=standing_over(aten.exp.default, abs), b=standing_over(aten.exp.default, abs))
+
+    with pytest.raises(
+        DuplicateLowering, match=r"stand over .*`aten.exp.default`[^$]*`a` .*and `b` "
+    ):
+        both.lowerings(DEVICE)
+
+
+def test_rule_that_stands_over_none_is_left_out() -> None:
+    op = aten.nonzero.default
+
+    assert op not in host(a=standing_over(op, abs)).lowerings(DEVICE)
 
 
 # passes

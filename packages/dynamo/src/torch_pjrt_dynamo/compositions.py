@@ -1,7 +1,7 @@
 """Higher-order operators that are compositions of plain ones: what PyTorch computes on any device.
 
 `flex_attention` and its backward hold a graph of how a score is modified, which is called on all scores at
-once.
+once; a package may have registered a kernel for the device that does not.
 """
 
 from __future__ import annotations
@@ -10,7 +10,13 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._higher_order_ops.flex_attention import sdpa_dense, sdpa_dense_backward
+from torch._C import DispatchKey
+from torch._higher_order_ops.flex_attention import (
+    flex_attention,
+    flex_attention_backward,
+    sdpa_dense,
+    sdpa_dense_backward,
+)
 from torch._higher_order_ops.out_dtype import out_dtype_dense
 
 Args = tuple[Any, ...]
@@ -21,7 +27,7 @@ _CAPTURED, _GRADIENTS = 12, 3
 
 def _flex_attention(node: torch.fx.Node, args: Args, kwargs: Kwargs) -> Any:
     with torch.no_grad():
-        return sdpa_dense(*args, **kwargs)
+        return _kernel(flex_attention, sdpa_dense)(*args, **kwargs)
 
 
 def _flex_attention_backward(node: torch.fx.Node, args: Args, kwargs: Kwargs) -> Any:
@@ -33,7 +39,11 @@ def _flex_attention_backward(node: torch.fx.Node, args: Args, kwargs: Kwargs) ->
     ]
     args = (*args[:_CAPTURED], tuple(captured), *args[_CAPTURED + 1 :])
     with torch.no_grad():
-        return sdpa_dense_backward(*args, **kwargs)
+        return _kernel(flex_attention_backward, sdpa_dense_backward)(*args, **kwargs)
+
+
+def _kernel(op: Any, composition: Callable[..., Any]) -> Callable[..., Any]:
+    return op.py_kernels.get(DispatchKey.PrivateUse1, composition)
 
 
 def _out_dtype(node: torch.fx.Node, args: Args, kwargs: Kwargs) -> Any:

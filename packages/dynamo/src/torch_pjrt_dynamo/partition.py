@@ -16,7 +16,7 @@ from torch._functorch.partitioners import must_recompute
 from torch.fx import GraphModule
 from torch.utils.checkpoint import CheckpointPolicy
 
-from torch_pjrt.extend import StandIn
+from torch_pjrt.extend import StandIn, computed_again
 from torch_pjrt_dynamo.lines import name_of
 from torch_pjrt_dynamo.shared_keys import draws, share_keys
 
@@ -65,6 +65,7 @@ def partitioner(budget: float) -> Callable[..., tuple[GraphModule, GraphModule]]
     ) -> tuple[GraphModule, GraphModule]:
         share_keys(joint, computes_again=budget < 1)
         _keep_what_is_drawn(joint)
+        _compute_annotated_again(joint)
         within = config.patch(activation_memory_budget=budget)
         with (
             within,
@@ -74,6 +75,7 @@ def partitioner(budget: float) -> Callable[..., tuple[GraphModule, GraphModule]]
             forward, backward = min_cut_rematerialization_partition(
                 joint, inputs, num_fwd_outputs=num_fwd_outputs, **how
             )
+        _annotate_what_is_computed_again(backward)
         forward.meta[USERS] = num_fwd_outputs
         output = next(iter(reversed(forward.graph.nodes)))
         kept = [n for n in output.args[0][num_fwd_outputs:] if _is_made(n)]
@@ -93,6 +95,25 @@ def _keep_what_is_drawn(joint: GraphModule) -> None:
         if must_recompute(node) and draws(node):
             for kept in (node, *_elements(node)):
                 kept.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+
+
+def _compute_annotated_again(joint: GraphModule) -> None:
+    """Values whose annotation says so are not kept for backward."""
+    for node in joint.graph.nodes:
+        if computed_again(node.target, node.args) is not None:
+            node.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
+
+
+def _annotate_what_is_computed_again(backward: GraphModule) -> None:
+    """Where backward computes such a value, its input is annotated as its kind asks; in place."""
+    for node in list(backward.graph.nodes):
+        kind = computed_again(node.target, node.args)
+        if kind is not None:
+            with backward.graph.inserting_before(node):
+                again = backward.graph.call_function(node.target, (node.args[0], kind, "()"))
+            again.meta = dict(node.args[0].meta)
+            node.replace_input_with(node.args[0], again)
+    backward.recompile()
 
 
 def _choose(

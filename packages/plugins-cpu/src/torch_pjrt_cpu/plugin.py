@@ -59,9 +59,11 @@ class Cpu(Device):
         return {"xla_allow_excess_precision": False}
 
     def prepare(self, module: Any) -> None:
-        from torch_pjrt_cpu.rounded_products import round_first  # which import JAX
+        from torch_pjrt_cpu.products import reshape_products  # which import JAX
+        from torch_pjrt_cpu.rounded_products import round_first
         from torch_pjrt_cpu.rounding import hold
 
+        reshape_products(module)
         hold(module)
         round_first(module)
 

@@ -9,6 +9,10 @@ from contextlib import contextmanager
 
 _COUNT = re.compile(r"--xla_force_host_platform_device_count=(\d+)")
 _THREADS_OF_A_CHIP = 8
+# Its scheduler orders a program so that much of it could run at once, and has all that is gathered somewhere
+# whole from the start. Virtual chips share cores: less memory is what they are to show. XLA reads the flag
+# when the process compiles for the first time, and takes it for no single program.
+_ORDER = "--xla_cpu_enable_concurrency_optimized_scheduler"
 
 
 @contextmanager
@@ -21,6 +25,8 @@ def threads_for_virtual_chips() -> Iterator[None]:
     """
     found = _COUNT.findall(os.environ.get("XLA_FLAGS", ""))
     n_chips = int(found[-1]) if found else 1
+    if n_chips > 1 and _ORDER not in os.environ["XLA_FLAGS"]:
+        os.environ["XLA_FLAGS"] += f" {_ORDER}=false"
     if n_chips == 1 or "NPROC" in os.environ:
         yield
         return

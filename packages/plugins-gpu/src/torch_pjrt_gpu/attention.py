@@ -54,6 +54,10 @@ def objection_of_the_card() -> str | None:
     return f"compute capability {capability}"
 
 
+def _of_call_or_card(call: rules.Attention | rules.AttentionBackward) -> str | None:
+    return objection(call) or objection_of_the_card()
+
+
 def _fused(
     query: Array, key: Array, value: Array, is_causal: bool, scale: Any
 ) -> tuple[Array, Array]:
@@ -101,3 +105,8 @@ def scaled_dot_product_attention_backward(call: rules.AttentionBackward) -> Any:
     _, pull = jax.vjp(forward, call.query, call.key, call.value)
     grad_out = call.grad_out.astype(call.query.dtype)
     return (*pull((grad_out, lax.full_like(call.logsumexp, 0))), None)
+
+
+# For rules that stand over these: what they do not take without writing out all scores.
+scaled_dot_product_attention.objection = _of_call_or_card  # pyright: ignore[reportFunctionMemberAccess]
+scaled_dot_product_attention_backward.objection = _of_call_or_card  # pyright: ignore[reportFunctionMemberAccess]

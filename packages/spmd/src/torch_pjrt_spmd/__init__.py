@@ -9,7 +9,7 @@ puts collectives where they are needed.
     use_mesh            what nobody marks lies on this mesh, a copy on each chip; current_mesh()
     mark_sharding       spread a tensor over a mesh; clear_sharding, shard_as
     distribute_tensor   a CPU tensor, each part of it on its chip; DeviceLoader: batches of them
-    make_global_batch   batches of which each process has loaded its own rows
+    make_global_batch   batches of which each process has loaded its own rows; own_part: which these are
     distributed         runs of several processes: a package
     redistribute        another tensor that lies otherwise; full_tensor, to_local
     parallelize_module  PyTorch's plans of tensor and sequence parallelism; distribute_module
@@ -22,6 +22,8 @@ puts collectives where they are needed.
     sharding_of         how a tensor lies; a TensorSharding; placements_of: the same in PyTorch's words
     local_shards        what each chip has of it; LocalShards
     visualize_sharding  the same as a picture in the terminal, or in a file
+    auto_shard          how to spread a model or a training step, found: a Plan, or NoPlan; Chip, its
+                        figures
     collectives         what chips exchange in each program; Collectives
     program_reports     that, bytes on each chip, and what chips do alike; ProgramReports
     launch              a function in several processes of this machine, or of a Ray cluster by
@@ -37,6 +39,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torch_pjrt_spmd.any_mesh import as_mesh
+    from torch_pjrt_spmd.autoshard.auto import auto_shard
+    from torch_pjrt_spmd.autoshard.chips import Chip
+    from torch_pjrt_spmd.autoshard.none_fits import NoPlan
+    from torch_pjrt_spmd.autoshard.plan import Plan
     from torch_pjrt_spmd.axis_collectives import (
         all_gather,
         all_to_all,
@@ -61,7 +67,7 @@ if TYPE_CHECKING:
     from torch_pjrt_spmd.mapping import shard_map
     from torch_pjrt_spmd.marking import clear_sharding, distribute_tensor, mark_sharding, shard_as
     from torch_pjrt_spmd.mesh import Mesh
-    from torch_pjrt_spmd.own_batches import make_global_batch
+    from torch_pjrt_spmd.own_batches import make_global_batch, own_part
     from torch_pjrt_spmd.parallelize import parallelize_module
     from torch_pjrt_spmd.pipelining import pipeline
     from torch_pjrt_spmd.placements import placements_of
@@ -88,11 +94,14 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "CheckpointError",
+    "Chip",
     "Collective",
     "DeviceLoader",
     "LaunchError",
     "LocalShard",
     "Mesh",
+    "NoPlan",
+    "Plan",
     "ProgramReport",
     "ShardingError",
     "ShardingWarning",
@@ -101,6 +110,7 @@ __all__ = [
     "all_gather",
     "all_to_all",
     "as_mesh",
+    "auto_shard",
     "axis_index",
     "axis_size",
     "clear_sharding",
@@ -118,6 +128,7 @@ __all__ = [
     "make_global_batch",
     "mark_sharding",
     "mixture_of_experts",
+    "own_part",
     "parallelize_module",
     "pipeline",
     "placements_of",
@@ -143,6 +154,10 @@ __all__ = [
 # as itself, for `distributed/autoload.py`.
 _WHERE = {
     "any_mesh": "as_mesh",
+    "autoshard.auto": "auto_shard",
+    "autoshard.chips": "Chip",
+    "autoshard.none_fits": "NoPlan",
+    "autoshard.plan": "Plan",
     "axis_collectives": "all_gather all_to_all axis_index axis_size pmax pmean pmin ppermute psum "
     "reduce_scatter",
     "device_mesh": "init_device_mesh",
@@ -157,7 +172,7 @@ _WHERE = {
     "mapping": "shard_map",
     "marking": "clear_sharding distribute_tensor mark_sharding shard_as",
     "mesh": "Mesh",
-    "own_batches": "make_global_batch",
+    "own_batches": "make_global_batch own_part",
     "parallelize": "parallelize_module",
     "pipelining": "pipeline",
     "placements": "placements_of",

@@ -38,7 +38,7 @@ class Cut:
 
     def entries_of_part(self, shape: Sequence[int], spec: Spec) -> Entries:
         """The spec by which parts of this shape are put together."""
-        sizes = dict(zip(self.mesh.axis_names, self.mesh.shape, strict=True))
+        sizes = self.mesh.sizes
         whole = list(shape)
         for dim, entry in enumerate(spec[: len(whole)]):  # what it should not name is refused below
             whole[dim] *= prod(sizes.get(name, 1) for name in axes_of(entry))

@@ -109,15 +109,16 @@ def read(
     number   of the program. marked: the shapes on a chip of what is marked in it.
     """
     sizes = dict(mesh.shape)
+    text = parsed(compiled.as_text())
     walk = Walk(
-        parsed(compiled.as_text()),
+        text,
         sizes,
         [_axes_of(sharding) for sharding in compiled.input_shardings[0]],
         lambda rest: groups.axes_of(rest, mesh),
     )
     equal: defaultdict[tuple[Any, ...], list[int]] = defaultdict(list)
     for one in walk.exchanges:
-        line, resharding = one.instruction.line, _is_resharding(one, marked)
+        line, resharding = text.line_of(one.instruction), _is_resharding(one, marked)
         equal[one.kind, one.axes, _bytes(one), line, resharding].append(one.runs)
     found = [
         Collective(number, kind, axes, n_bytes, line, len(runs), sum(runs), resharding)

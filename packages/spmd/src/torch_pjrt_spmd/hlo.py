@@ -14,6 +14,8 @@ _CALLED = re.compile(
     r"(calls|to_apply|body|condition|\w+_computations?)=(?:%?([\w.-]+)|\{([^}]*)\})"
 )
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
+_CONSTANT = re.compile(r"(\d+)\)")
+_INDEX = re.compile(r"index=(\d+)")
 _ARRAY = re.compile(r"\b(pred|[a-z]+\d+[a-z0-9]*)\[([\d,]*)\]")
 _LINE = re.compile(r'op_name="[^"]*\(([^()":]+:\d+)\)')
 
@@ -48,12 +50,6 @@ class Instruction:
         }
 
     @property
-    def trip_count(self) -> int:
-        """How often a loop's body runs; 1 where XLA does not know."""
-        found = _TRIPS.search(self.rest)
-        return int(found[1]) if found else 1
-
-    @property
     def line(self) -> str | None:
         """Of the user's program, `model.py:12`, where that was noted."""
         found = _LINE.search(self.rest)
@@ -66,6 +62,51 @@ class Hlo:
 
     computations: Mapping[str, Sequence[Instruction]]
     entry: str
+
+    def trip_count(self, loop: Instruction) -> int:
+        """How often a loop's body runs; 1 where it is not known.
+
+        XLA says it, or the condition does: that a counter, which begins at 0, is less than a constant. The
+        body adds another constant to it.
+        """
+        if (found := _TRIPS.search(loop.rest)) is not None:
+            return int(found[1])
+        condition, body = (self._by_name(loop.called[of][0]) for of in ("condition", "body"))
+        *_, root = [None, *condition.values()]
+        if root is None or root.kind != "compare" or "direction=LT" not in root.rest:
+            return 1
+        counter, limit = (condition.get(name) for name in root.operands)
+        end = _constant(limit)
+        index = _INDEX.search(counter.rest) if counter is not None else None
+        if end is None or index is None:
+            return 1
+        *_, given = [None, *body.values()]
+        after = body.get(given.operands[int(index[1])]) if given is not None else None
+        if after is None or after.kind != "add":
+            return 1
+        steps = [n for name in after.operands if (n := _constant(body.get(name)))]
+        return -(-end // steps[0]) if steps else 1
+
+    def line_of(self, one: Instruction) -> str | None:
+        """Of the user's program: of what reads the instruction, where it has none of its own.
+
+        XLA gathers an argument for an operation, and says of that where it comes from.
+        """
+        if one.line is not None:
+            return one.line
+        readers = (i for of in self.computations.values() for i in of if one.name in i.operands)
+        return next((i.line for i in readers if i.line is not None), None)
+
+    def _by_name(self, computation: str) -> dict[str, Instruction]:
+        return {one.name: one for one in self.computations.get(computation, ())}
+
+
+def _constant(one: Instruction | None) -> int | None:
+    """The integer that an instruction is."""
+    if one is None or one.kind != "constant":
+        return None
+    found = _CONSTANT.match(one.rest)
+    return int(found[1]) if found is not None else None
 
 
 def parsed(text: str) -> Hlo:

@@ -10,8 +10,14 @@ import torch
 import torch_pjrt
 from torch_pjrt_spmd import marks, partitioner
 from torch_pjrt_spmd.any_mesh import as_mesh
-from torch_pjrt_spmd.own_batches import is_over_processes, own_rows_of, value_of_own_part
-from torch_pjrt_spmd.spec import Spec, checked
+from torch_pjrt_spmd.own_batches import (
+    OwnPart,
+    is_over_processes,
+    own_part,
+    own_rows_of,
+    value_of_own_part,
+)
+from torch_pjrt_spmd.spec import ShardingError, Spec, checked
 
 if TYPE_CHECKING:
     from torch_pjrt_spmd.any_mesh import AnyMesh
@@ -26,7 +32,8 @@ class DeviceLoader(torch_pjrt.DeviceLoader):
     gives  "batch": each process's loader gives whole batches, in each process the same, of which it uploads
            its own rows. "part": it gives this process's rows alone. None: a `DataLoader` with a dataset of
            rows is made to load this process's rows alone; one with PyTorch's `DistributedSampler` gives
-           parts; any other gives batches. In one process these are the same.
+           parts, and so does what says `gives = "part"` of itself (the loader, its dataset or its sampler);
+           any other gives batches. In one process these are the same.
 
     A batch whose dims the chips do not divide raises `ShardingError` where it would have come: have the
     loader drop the last one, where that is smaller (`drop_last=True`).
@@ -62,7 +69,25 @@ def _own_rows(loader: Any, mesh: Mesh, spec: Spec) -> tuple[Any, Literal["batch"
     """A loader for several processes, and what it gives."""
     from torch.utils.data import DistributedSampler
 
+    entry = spec[0] if len(spec) else None
+    for name in ("", "batch_sampler", "sampler", "dataset"):
+        one = getattr(loader, name, None) if name else loader
+        if getattr(one, "gives", None) == "part":
+            _check_shard(getattr(one, "shard", None), own_part(mesh, entry))
+            return loader, "part"
     if isinstance(getattr(loader, "sampler", None), DistributedSampler):
         return loader, "part"
-    of_own_rows = own_rows_of(loader, mesh, spec[0] if len(spec) else None)
+    of_own_rows = own_rows_of(loader, mesh, entry)
     return (loader, "batch") if of_own_rows is None else (of_own_rows, "part")
+
+
+def _check_shard(shard: Any, part: OwnPart) -> None:
+    """That what a loader says to give are the rows that this process has."""
+    expected = (part.first // part.count, part.n // part.count)
+    if shard is not None and (shard.rank, shard.world_size) != expected:
+        raise ShardingError(
+            "The loader gives other rows than those that lie on the chips of this process.",
+            saw=f"part {shard.rank} of {shard.world_size}",
+            expected=f"part {expected[0]} of {expected[1]}",
+            hint="DataShard.of_mesh(mesh, spec) of torch_pjrt_fsdp says which",
+        )

@@ -13,8 +13,9 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +37,8 @@ from torch_pjrt_spmd.spec import ShardingError, partition_spec
 if TYPE_CHECKING:
     import jax
 
+    from torch_pjrt.plugin import Pass
+
     NamedSharding = jax.sharding.NamedSharding
 
 # How a value lies. Their arguments: a mesh (`Mesh.written`), and a spec.
@@ -45,18 +48,30 @@ ALONG, ALONG_FORWARD = "spmd.along", "spmd.along.forward"
 OF_SOME_AXES = (ALONG, ALONG_FORWARD)
 
 
+@dataclass(frozen=True, slots=True)
+class _OnMesh:
+    """A pass for programs on some chips."""
+
+    added: Pass
+    chips: frozenset[Any]
+
+
 class _Marks:
     """Of chips of one kind.
 
     buffers   how each is to lie.
     leaves    those whose gradients lie as they do, once they have some.
     hosts     tensors that are not the device's, which stand for some that are.
+    gradients of leaves, where they lie otherwise than these.
+    passes    of models: what marks values of their programs.
     """
 
     def __init__(self) -> None:
         self.buffers: weakref.WeakKeyDictionary[Buffer, NamedSharding] = weakref.WeakKeyDictionary()
         self.leaves: Any = WeakTensorKeyDictionary()
         self.hosts: Any = WeakTensorKeyDictionary()
+        self.gradients: Any = WeakTensorKeyDictionary()
+        self.passes: weakref.WeakKeyDictionary[Any, _OnMesh] = weakref.WeakKeyDictionary()
 
 
 class _Ahead(threading.local):
@@ -201,11 +216,31 @@ def mark(tensor: torch.Tensor, how: NamedSharding, target: str | None = None) ->
         marks.leaves[tensor] = how
 
 
+def mark_gradient(tensor: torch.Tensor, how: NamedSharding, target: str | None = None) -> None:
+    """Have the gradients of a leaf lie like this, and not as the leaf does."""
+    _by_target[target].gradients[tensor] = how
+
+
+def mark_programs(of: Any, added: Pass, mesh: Mesh) -> None:
+    """Have a pass run on programs on the chips of a mesh, as long as an object is there; one of each."""
+    _by_target[mesh.target].passes[of] = _OnMesh(added, frozenset(mesh.jax_mesh.devices.flat))
+
+
+def passes_for(inputs: Sequence[Any]) -> Sequence[Pass]:
+    """Those for a program whose inputs lie like this."""
+    known = _by_target[_ahead.target].passes
+    if not known:
+        return ()
+    chips = next((s.device_set for s in inputs if len(s.device_set) > 1), None)
+    return [] if chips is None else [p.added for p in list(known.values()) if p.chips == chips]
+
+
 def unmark(tensor: torch.Tensor) -> None:
     """Forget what was said of the tensor."""
     for marks in _by_target.values():
         marks.buffers.pop(buffer_of(tensor), None)
         marks.leaves.pop(tensor, None)
+        marks.gradients.pop(tensor, None)
 
 
 def mark_of(tensor: torch.Tensor) -> NamedSharding | None:
@@ -263,7 +298,8 @@ def _pinned() -> Iterator[tuple[Any, NamedSharding]]:
     for of in dict.fromkeys((None, _ahead.target)):  # what is said later holds
         for leaf, how in list(_by_target[of].leaves.items()):
             grad = leaf.grad if leaf.is_leaf else None
-            yield from _pin(grad, leaf, how if of else there(how))
+            of_grad = _by_target[of].gradients.get(leaf) or how
+            yield from _pin(grad, leaf, of_grad if of else there(of_grad))
             yield from _pin(leaf, leaf, how if of else there(how))
         for buffer, how in list(_by_target[of].buffers.items()):
             lies = how if of else there(how)

@@ -100,7 +100,12 @@ class Mesh:
 
     def axis_size(self, name: str) -> int:
         """How many chips lie along the axis. `KeyError` for a name that no axis has."""
-        return dict(zip(self.axis_names, self.shape, strict=True))[name]
+        return self.sizes[name]
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Of each axis how many chips lie along it, in order."""
+        return dict(zip(self.axis_names, self.shape, strict=True))
 
     @property
     def root(self) -> Mesh:

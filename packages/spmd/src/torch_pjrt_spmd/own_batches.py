@@ -172,6 +172,7 @@ _OPTIONS = (
     "generator",
     "prefetch_factor",
     "persistent_workers",
+    "in_order",
 )
 
 

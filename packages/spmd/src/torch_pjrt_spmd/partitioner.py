@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import jax
     import torch
 
-    from torch_pjrt.plugin import Graph
+    from torch_pjrt.plugin import Graph, Pass
     from torch_pjrt_spmd.mesh import Mesh
 
     Sharding = jax.sharding.Sharding
@@ -51,10 +51,11 @@ def use(mesh: Mesh | None) -> Mesh | None:
 @cache
 def take_over() -> None:
     """Have core ask this package, from the first mesh of the process on."""
-    from torch_pjrt_spmd import exchanges, reporting, warn
+    from torch_pjrt_spmd import checkpoint_parts, exchanges, reporting, warn
 
     set_partitioner(_PARTITIONER)
     marks.follow_optimizers()
+    checkpoint_parts.install()
     if joined_run() is not None:
         from torch_pjrt_spmd.distributed.launches import watch_launches
 
@@ -150,6 +151,9 @@ class _Partitioner:
 
         agree_on(array.sharding.device_set | target.device_set, f"move {array.aval} to {target}")
         return jax.jit(_as_it_is, out_shardings=target)(array)
+
+    def passes(self, inputs: Sequence[Sharding]) -> Sequence[Pass]:
+        return marks.passes_for(inputs)
 
     def prepare(self, module: Any) -> None:
         from torch_pjrt_spmd.partitioning_faults import avoid  # imports JAX

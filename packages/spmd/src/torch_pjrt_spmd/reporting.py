@@ -41,6 +41,8 @@ class ProgramReport:
                        operations: two for each product in matrix products and convolutions, one for each
                        element that another instruction of the program computes.
     replicated_along   for each axis the share that chips along it do alike.
+    products           operations of a chip in matrix products and convolutions, those in loops as often as
+                       they run; XLA's own analysis (`compile_for(...).flops`) counts a loop once.
     replicated_lines   of your program, those that most of what all do alike comes from, with their share of
                        the work; where they were noted (`torch_pjrt.source_lines`).
     """
@@ -55,6 +57,7 @@ class ProgramReport:
     replicated: float
     replicated_along: Mapping[str, float]
     replicated_lines: Mapping[str, float] = field(default_factory=dict)
+    products: int = 0
 
     def seconds_along(
         self, bandwidth: Mapping[str, float] | None = None
@@ -157,6 +160,7 @@ def _reported(
         work.same / total,
         {name: work.same_along[name] / total for name, n in mesh.shape.items() if n > 1},
         {line: n / total for line, n in work.lines.most_common(_MOST_ROWS)},
+        work.products,
     )
 
 

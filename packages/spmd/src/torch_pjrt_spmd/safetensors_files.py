@@ -7,9 +7,11 @@ shape, and where its bytes begin and end), and the bytes of all tensors in row-m
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -46,6 +48,8 @@ _DTYPES = {
     torch.float8_e5m2: "F8_E5M2",
     torch.complex64: "C64",
 }
+# Bytes of a file that are mapped at once, but for rows of more.
+_MOST_MAPPED = 1 << 23
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -116,10 +120,47 @@ def save_safetensors(
                 saw=f"{tensor.dtype} on {tensor.device}",
                 expected=f"one with memory, of {', '.join(_DTYPES.values())}",
             )
+    sources = {name: source_of(tensor) for name, tensor in named.items()}
+    return write_sources(sources, path, most_bytes=most_bytes, metadata=metadata)
+
+
+@dataclass(frozen=True)
+class Source:
+    """What is written as a tensor. parts: where each lies, and its content on the host, to be read only."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    parts: Callable[[], Iterable[tuple[tuple[slice, ...], torch.Tensor]]]
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+def source_of(tensor: torch.Tensor) -> Source:
+    """Of a tensor of any device."""
+
+    def parts() -> Iterable[tuple[tuple[slice, ...], torch.Tensor]]:
+        if is_pjrt(tensor):
+            return download_parts(tensor)
+        whole = tuple(slice(0, n) for n in tensor.shape)
+        return [(whole, tensor.cpu().resolve_conj().resolve_neg())]
+
+    return Source(tensor.dtype, tuple(tensor.shape), parts)
+
+
+def write_sources(
+    sources: Mapping[str, Source],
+    path: Paths,
+    *,
+    most_bytes: int | None = None,
+    metadata: Mapping[str, str] | None = None,
+) -> list[Path]:
+    """As `save_safetensors`, of what gives its parts by itself."""
     whole = Path(path)
-    parts = _divided(named, most_bytes)
+    parts = _divided(sources, most_bytes)
     if len(parts) == 1:
-        _write(named, whole, metadata)
+        _write(sources, whole, metadata)
         return [whole]
     files = [
         whole.with_name(f"{whole.stem}-{i + 1:05}-of-{len(parts):05}{whole.suffix}")
@@ -128,7 +169,7 @@ def save_safetensors(
     for part, file in zip(parts, files, strict=True):
         _write(part, file, metadata)
     index = {
-        "metadata": {"total_size": sum(map(_nbytes, named.values()))},
+        "metadata": {"total_size": sum(source.nbytes for source in sources.values())},
         "weight_map": {n: f.name for part, f in zip(parts, files, strict=True) for n in part},
     }
     whole.with_name(whole.name + ".index.json").write_text(json.dumps(index, indent=2))
@@ -220,36 +261,28 @@ def _fill(tensor: torch.Tensor, file: Any, name: str) -> None:
     store(tensor, upload_parts(spec, how, part))
 
 
-def _divided(
-    named: Mapping[str, torch.Tensor], most_bytes: int | None
-) -> list[dict[str, torch.Tensor]]:
-    parts: list[dict[str, torch.Tensor]] = [{}]
+def _divided(sources: Mapping[str, Source], most_bytes: int | None) -> list[dict[str, Source]]:
+    parts: list[dict[str, Source]] = [{}]
     size = 0
-    for name, tensor in named.items():
-        if most_bytes is not None and parts[-1] and size + _nbytes(tensor) > most_bytes:
+    for name, source in sources.items():
+        if most_bytes is not None and parts[-1] and size + source.nbytes > most_bytes:
             parts.append({})
             size = 0
-        parts[-1][name] = tensor
-        size += _nbytes(tensor)
+        parts[-1][name] = source
+        size += source.nbytes
     return parts
 
 
-def _nbytes(tensor: torch.Tensor) -> int:
-    return tensor.numel() * tensor.dtype.itemsize
-
-
-def _write(
-    named: Mapping[str, torch.Tensor], path: Path, metadata: Mapping[str, str] | None
-) -> None:
+def _write(sources: Mapping[str, Source], path: Path, metadata: Mapping[str, str] | None) -> None:
     """The widest dtypes come first, so that each tensor lies at a multiple of its elements' bytes."""
-    ordered = sorted(named.items(), key=lambda item: (-item[1].dtype.itemsize, item[0]))
+    ordered = sorted(sources.items(), key=lambda item: (-item[1].dtype.itemsize, item[0]))
     header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
     end = 0
-    for name, tensor in ordered:
-        begin, end = end, end + _nbytes(tensor)
+    for name, source in ordered:
+        begin, end = end, end + source.nbytes
         header[name] = {
-            "dtype": _DTYPES[tensor.dtype],
-            "shape": list(tensor.shape),
+            "dtype": _DTYPES[source.dtype],
+            "shape": list(source.shape),
             "data_offsets": [begin, end],
         }
     text = json.dumps(header, separators=(",", ":")).encode()
@@ -260,23 +293,29 @@ def _write(
             file.write(len(text).to_bytes(8, "little"))
             file.write(text)
             file.truncate(8 + len(text) + end)
-        for name, tensor in ordered:
-            if tensor.numel():
+        for name, source in ordered:
+            if source.nbytes:
                 begin = 8 + len(text) + header[name]["data_offsets"][0]
-                _write_tensor(tensor, unfinished, begin)
+                _write_tensor(source, unfinished, begin)
         unfinished.replace(path)
     finally:
         unfinished.unlink(missing_ok=True)
 
 
-def _write_tensor(tensor: torch.Tensor, path: Path, begin: int) -> None:
-    integer = _INTEGERS[tensor.dtype.itemsize]
+def _write_tensor(source: Source, path: Path, begin: int) -> None:
+    """Some rows of a part at a time: of the file no more than these are in memory."""
+    integer = _INTEGERS[source.dtype.itemsize]
     dtype = torch.empty(0, dtype=integer).numpy().dtype
-    there = np.memmap(path, dtype, "r+", begin, tuple(tensor.shape))
-    if is_pjrt(tensor):
-        parts = download_parts(tensor)
-    else:
-        parts = [((), tensor.cpu().resolve_conj().resolve_neg())]
-    for index, part in parts:
-        there[index or ...] = part.contiguous().view(integer).numpy()
-    there.flush()
+    row_nbytes = source.nbytes // source.shape[0] if source.shape else source.nbytes
+    n = max(_MOST_MAPPED // max(row_nbytes, 1), 1)
+    for index, part in source.parts():
+        rows = index[0] if index else slice(0, 1)
+        for first in range(rows.start, rows.stop, n):
+            some = slice(first, min(first + n, rows.stop))
+            shape = (some.stop - first, *source.shape[1:]) if index else ()
+            there = np.memmap(path, dtype, "r+", begin + first * row_nbytes, shape)
+            here = part[first - rows.start : some.stop - rows.start] if index else part
+            there[(slice(None), *index[1:]) if index else ...] = (
+                here.contiguous().view(integer).numpy()
+            )
+            there.flush()

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from torch_pjrt_spmd.hlo import Hlo, Instruction
+from torch_pjrt_spmd.products import products_of
 
 COLLECTIVES = (
     "all-gather",
@@ -65,8 +66,6 @@ _COMPARED: Mapping[str, Callable[[Any, Any], Any]] = {
     "GE": operator.ge,
 }
 _TABLE = re.compile(r"[su]\d+\[\d*\]")
-_CONTRACTED = re.compile(r"lhs_contracting_dims=\{([\d,]*)\}")
-_KERNEL_DIMS = re.compile(r"dim_labels=\w+_(\w+)->")
 _STEP_OF_CHAIN = re.compile(r"channel_id=(\d+),.*chain_id=")
 _DIRECTION = re.compile(r"direction=(\w\w)")
 
@@ -118,10 +117,12 @@ class Work:
     each element that another instruction computes.
 
     total     all of it. same: what all chips do alike. same_along: what chips along an axis do alike.
+    products  those of matrix products and convolutions alone.
     lines     what all chips do alike, by the user's line, where that was noted.
     """
 
     total: int = 0
+    products: int = 0
     same: int = 0
     same_along: Counter[str] = field(default_factory=Counter)
     lines: Counter[str] = field(default_factory=Counter)
@@ -198,7 +199,7 @@ class Walk:
         state = begun
         while not (after := _either(state, self._run(body, [state], 0))).same(state):
             state = after
-        return _either(state, self._run(body, [state], times * one.trip_count))
+        return _either(state, self._run(body, [state], times * self._hlo.trip_count(one)))
 
     def _exchanged(
         self,
@@ -270,8 +271,10 @@ class Walk:
     ) -> None:
         if not times or one.kind in _FREE or one.kind.endswith("-done"):
             return
-        operations = times * _operations(one, makers)
+        products = products_of(one, makers)
+        operations = times * (products or _others(one, makers))
         self.work.total += operations
+        self.work.products += times * products
         for name in self._spread - axes:
             self.work.same_along[name] += operations
         if not axes:
@@ -280,16 +283,12 @@ class Walk:
                 self.work.lines[line] += operations
 
 
-def _operations(one: Instruction, makers: Sequence[Instruction]) -> int:
-    taken = [shape for maker in makers for shape in maker.shapes]
+def _others(one: Instruction, makers: Sequence[Instruction]) -> int:
+    """Operations of another instruction."""
     made = sum(map(prod, one.shapes))
-    if one.kind == "dot" and (dims := _CONTRACTED.search(one.rest)) and taken:
-        return 2 * made * prod(taken[0][int(d)] for d in dims[1].split(",") if d)
-    if one.kind == "convolution" and (labels := _KERNEL_DIMS.search(one.rest)) and len(taken) > 1:
-        return 2 * made * (prod(taken[1]) // max(taken[1][labels[1].index("o")], 1))
-    if one.kind == "custom-call" and "matmul" in one.rest and taken:
-        return 2 * made * taken[0][-1]
-    return max([made, *map(prod, taken)]) if one.kind.startswith("reduce") else made
+    if one.kind.startswith("reduce"):
+        return max([made, *[prod(shape) for maker in makers for shape in maker.shapes]])
+    return made
 
 
 def _part(one: Instruction, operands: Sequence[Known]) -> Known:

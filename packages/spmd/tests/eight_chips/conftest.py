@@ -2,19 +2,8 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
+from on_chips import HAS_EIGHT_CHIPS, no_mesh_is_left, uploads
 
-import pytest
+collect_ignore_glob = [] if HAS_EIGHT_CHIPS else ["test_*.py"]
 
-if "--xla_force_host_platform_device_count=8" not in os.environ.get("XLA_FLAGS", ""):
-    collect_ignore_glob = ["test_*.py"]
-
-
-@pytest.fixture(autouse=True)
-def no_mesh_is_left() -> Iterator[None]:
-    """A test that uses a mesh leaves none to the next."""
-    yield
-    from torch_pjrt_spmd import use_mesh
-
-    use_mesh(None)
+__all__ = ["no_mesh_is_left", "uploads"]

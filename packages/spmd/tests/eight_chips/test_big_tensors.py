@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import jax
 import pytest
 import torch
 from torch import nn
@@ -27,6 +26,8 @@ from torch_pjrt_spmd import (
     sharding_of,
 )
 
+pytestmark = pytest.mark.usefixtures("no_garbage")
+
 pjrt: Any = torch.pjrt  # type: ignore[attr-defined]
 N = 1 << 18  # elements in a part of what these tests call big
 _compiled: list[Program] = []
@@ -36,20 +37,6 @@ add_program_hooks(after_compile=_compiled.append)
 @pytest.fixture
 def mesh() -> Mesh:
     return Mesh((2, 4), ("data", "model"))
-
-
-@pytest.fixture
-def uploads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The bytes of each array that JAX is given to put on chips."""
-    sizes: list[int] = []
-    original = jax.device_put
-
-    def put(x: Any, *args: Any, **kwargs: Any) -> Any:
-        sizes.append(x.nbytes)
-        return original(x, *args, **kwargs)
-
-    monkeypatch.setattr(jax, "device_put", put)
-    return sizes
 
 
 @contextmanager

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import os
 from pathlib import Path
 
 import pytest
+
+import warm
 
 PROGRAM = """
 import sys
@@ -30,13 +31,7 @@ print([(c.kind, c.axes, c.n_bytes) for c in program_reports()[-1].collectives])
 
 
 def run(spec: str, *further: str) -> list[str]:
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, spec, *further],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    done = warm.run(["-c", PROGRAM, spec, *further], os.environ)
     assert done.returncode == 0, done.stderr
     return done.stdout.split()
 

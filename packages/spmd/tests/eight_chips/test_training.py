@@ -13,6 +13,8 @@ from torch_pjrt_spmd import sharding_of
 
 #   how a step is run   how far losses may differ, relative: halves are rounded in another order
 HOW = {"lazy": 1e-5, "captured": 1e-5, "compiled": 1e-5, "checkpointed": 1e-5, "autocast": 1e-3}
+# The way that has an axis of each kind.
+ALL = "data 2, sequence 2, tensor 2"
 
 
 @cache
@@ -20,27 +22,27 @@ def on_one_chip(how: str) -> list[float]:
     return trained(None, how)[0]
 
 
+@pytest.mark.slow("rows")
 @pytest.mark.parametrize(
-    "how", [h if h == "lazy" else pytest.param(h, marks=pytest.mark.slow) for h in HOW]
+    ("how", "way"), [*((how, ALL) for how in HOW), *(("lazy", way) for way in WAYS if way != ALL)]
 )
-def test_losses_are_those_of_one_chip(how: str) -> None:
+def test_losses_are_those_of_one_chip(how: str, way: str) -> None:
     expected = on_one_chip(how)
-    for name in WAYS if how == "lazy" else ("data 2, sequence 2, tensor 2",):
-        before = counters.programs_compiled
+    before = counters.programs_compiled
 
-        losses, model, optimizer = trained(WAYS[name], how)
+    losses, model, optimizer = trained(WAYS[way], how)
 
-        assert losses == pytest.approx(expected, rel=HOW[how]), name
-        assert counters.programs_compiled - before <= 2, name
-        for p in model.parameters():
-            where = sharding_of(p)
-            assert where is not None
-            assert [sharding_of(s) for s in optimizer.state[p].values() if s.shape == p.shape] == (
-                [where] * 2
-            )
-            if how != "captured":  # its gradients are the recording's own
-                assert p.grad is not None
-                assert sharding_of(p.grad) == where
+    assert losses == pytest.approx(expected, rel=HOW[how])
+    assert counters.programs_compiled - before <= 2
+    for p in model.parameters():
+        where = sharding_of(p)
+        assert where is not None
+        assert [sharding_of(s) for s in optimizer.state[p].values() if s.shape == p.shape] == (
+            [where] * 2
+        )
+        if how != "captured":  # its gradients are the recording's own
+            assert p.grad is not None
+            assert sharding_of(p.grad) == where
 
 
 def test_rolled_layers_keep_their_weights_as_stacks_that_are_spread(

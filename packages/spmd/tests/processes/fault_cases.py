@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import re
 import socket
-import subprocess
-import sys
 import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from faulty_run import SIZE, place_of
+
+import warm
 
 SCRIPT = Path(__file__).parent / "faulty_run.py"
 WAYS = ("_exit", "SIGKILL", "SIGSEGV", "SIGSTOP", "sleeps", "loops", "raises", "exits")
@@ -59,9 +59,9 @@ def run(how: str, faulty: int, limit: float, patience: float = 40.0) -> dict[str
         started = []
         for rank, file in enumerate(files):
             with open(f"{file}.out", "w") as out, open(f"{file}.err", "w") as err:
-                command = [sys.executable, str(SCRIPT), how, str(faulty)]
+                command = [str(SCRIPT), how, str(faulty)]
                 own = {**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)}
-                started.append(subprocess.Popen(command, stdout=out, stderr=err, env=own))
+                started.append(warm.start(command, own, stdout=out, stderr=err))
         ended: dict[int, float] = {}
         begun, at_fault = time.time(), None
         while time.time() - (at_fault or begun + 150) < patience:

@@ -8,11 +8,13 @@ with it, one computes alone, one is at its end.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import signal
 import sys
 import time
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -67,15 +69,22 @@ def main(how: str, faulty: int) -> None:
             groups[p] = dist.new_group(sorted([faulty, other]))
     x = torch.ones(4, device="pjrt")
     for p, group in groups.items():
-        if place in (p, "faulty"):
-            dist.all_reduce(x, group=group)
+        for _ in range(2):  # the second is the program that will be run below
+            if place in (p, "faulty"):
+                dist.all_reduce(x, group=group)
     dist.barrier()
     _ = x.cpu()
     if place == "faulty":
-        from torch_pjrt_spmd.distributed.programs import Chips
+        from torch_pjrt_spmd.distributed.peers import Peers
 
         time.sleep(0.3)
-        Chips.run = lambda *given: go_wrong(how)  # pyright: ignore[reportAttributeAccessIssue]
+        agree = Peers.agree
+
+        def agree_and_go_wrong(*given: Any) -> Any:
+            agree(*given)
+            go_wrong(how)
+
+        Peers.agree = agree_and_go_wrong  # pyright: ignore[reportAttributeAccessIssue]
         dist.all_reduce(x, group=groups["collective"])
     elif place in groups:
         dist.all_reduce(x, group=groups[place])
@@ -87,6 +96,8 @@ def main(how: str, faulty: int) -> None:
                 y = (y @ y).clamp(0, 1)
                 y.sum().item()
             time.sleep(0.01)
+    elif place == "exit":
+        atexit.register(time.sleep, 1.0)  # what it does at its end, it does after the fault
     print("END", place, time.time(), flush=True)
 
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
-import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-from torch_pjrt.testing.child import QUICK_XLA_FLAGS
+import warm
+from torch_pjrt.testing.quick import quick_flags
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[3]
@@ -35,12 +35,14 @@ def run(
     timeout_s: float = 120,
     chips: int = 1,
     of_rank: tuple[str, ...] = ("RANK", "LOCAL_RANK"),
+    variables: Mapping[str, str] | None = None,
     **environment: str,
 ) -> list[Ended]:
     """What n processes of a script beside this file printed, in the order of ranks.
 
     chips    virtual CPU devices of each process.
     of_rank  the variables that tell a process its number.
+    variables, environment   variables of the environment.
     """
     shared = {
         **os.environ,
@@ -50,19 +52,16 @@ def run(
         "OMP_NUM_THREADS": "1",
         "TORCH_PJRT_CACHE_DIR": "",
         "PYTHONPATH": os.pathsep.join([str(HERE), *_paths()]),
-        "XLA_FLAGS": f"{QUICK_XLA_FLAGS} --xla_force_host_platform_device_count={chips}",
+        "XLA_FLAGS": f"{quick_flags()} --xla_force_host_platform_device_count={chips}",
+        **(variables or {}),
         **environment,
     }
     begun = time.monotonic()
     running: list[Any] = []
     for rank in range(n):
         out, err = tempfile.TemporaryFile("w+"), tempfile.TemporaryFile("w+")  # noqa: SIM115  closed by `_ended`
-        process = subprocess.Popen(
-            [sys.executable, str(HERE / script), *arguments],
-            stdout=out,
-            stderr=err,
-            env={**shared, **dict.fromkeys(of_rank, str(rank))},
-        )
+        own = {**shared, **dict.fromkeys(of_rank, str(rank))}
+        process = warm.start([str(HERE / script), *arguments], own, stdout=out, stderr=err)
         running.append((process, out, err))
     seconds: dict[int, float] = {}
     while len(seconds) < n and time.monotonic() - begun < timeout_s:
@@ -88,7 +87,7 @@ def _paths() -> list[str]:
     return [path for path in given.split(os.pathsep) if path]
 
 
-def _ended(process: subprocess.Popen[bytes], out: TextIO, err: TextIO, seconds: float) -> Ended:
+def _ended(process: Any, out: TextIO, err: TextIO, seconds: float) -> Ended:
     status = process.poll()
     if status is None:
         process.kill()

@@ -6,8 +6,6 @@ import io
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import redirect_stdout
@@ -17,6 +15,7 @@ from typing import Any
 import pytest
 from several import free_port
 
+import warm
 from torch_pjrt_spmd.commands import main
 from torch_pjrt_spmd.commands.status import _board, _posts, _verdict
 
@@ -43,6 +42,7 @@ pytestmark = pytest.mark.xdist_group("a watched run")
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     folder, port = tmp_path_factory.mktemp("watched"), free_port()
+    read, write = os.pipe()  # the standard input of both, which rank 1 alone reads
     processes = []
     for rank in range(2):
         own = {
@@ -55,24 +55,18 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
             "TORCH_PJRT_PEER_TIMEOUT": str(LIMIT_S),
         }
         with open(folder / f"{rank}.out", "w") as out, open(folder / f"{rank}.err", "w") as err:
-            processes.append(
-                subprocess.Popen(
-                    [sys.executable, str(SCRIPT)],
-                    stdin=subprocess.PIPE,
-                    stdout=out,
-                    stderr=err,
-                    env=own,
-                )
-            )
+            processes.append(warm.start([str(SCRIPT)], own, stdin=read, stdout=out, stderr=err))
     try:
-        yield _watched(processes, folder, port)
+        yield _watched(processes, write, folder, port)
     finally:
         for process in processes:
             process.kill()
-            process.communicate()
+            process.wait()
+        os.close(read)
+        os.close(write)
 
 
-def _watched(processes: list[subprocess.Popen[bytes]], folder: Path, port: int) -> Run:
+def _watched(processes: list[Any], stdin: int, folder: Path, port: int) -> Run:
     run, end = Run(), time.monotonic() + 180
     while '"compiled"' not in (folder / "0.out").read_text():
         assert time.monotonic() < end, (folder / "0.err").read_text()
@@ -90,10 +84,7 @@ def _watched(processes: list[subprocess.Popen[bytes]], folder: Path, port: int) 
     begun = time.monotonic()
     processes[0].wait(20)
     run.seconds_to_end = time.monotonic() - begun
-    stdin = processes[1].stdin
-    assert stdin is not None
-    stdin.write(b"go on\n")
-    stdin.flush()
+    os.write(stdin, b"go on\n")
     processes[1].wait(20)
     run.statuses = [process.returncode for process in processes]
     run.said = []

@@ -23,7 +23,7 @@ class Sample(Device):
     def objection(self) -> str | None:
         return None
 
-    def start(self) -> Sequence[jax.Device]:
+    def start(self) -> Sequence[jax.Device]:  # pyright: ignore[reportInvalidTypeForm]
         return separate_cpu_chips()
 
 

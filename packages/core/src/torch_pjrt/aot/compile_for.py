@@ -17,11 +17,11 @@ from torch_pjrt.aot.layouts import Layout, layout_of
 from torch_pjrt.aot.recording import RecordedStep, recorded
 from torch_pjrt.aot.targets import described
 from torch_pjrt.client import partition
-from torch_pjrt.client.client import Client, acting_as, suited
+from torch_pjrt.client.client import Client, acting_as, lowering_for, suited
 from torch_pjrt.client.shardings import stack_of as sharding_of_stack
 from torch_pjrt.compile.build import function_of
+from torch_pjrt.compile.numbers import NumberPlan
 from torch_pjrt.compile.partitioned import aliased, through
-from torch_pjrt.compile.programs import NumberPlan
 from torch_pjrt.diagnostics.cost import cost_of
 from torch_pjrt.errors import CompileError, DeviceFull
 from torch_pjrt.graph.boundary import Position, with_stacks
@@ -86,7 +86,9 @@ def _lowered(there: Client, ahead: RecordedStep, graph: Graph, layout: Layout) -
     tape, none = ahead.tape, np.zeros(0, np.int64)
     plan = NumberPlan(tape, none, none)
     pairs = aliased(ahead.reusable, layout.inputs, layout.results) if there.donates else {}
-    graph, boundary = with_stacks(run_passes(there.passes, graph), pairs)
+    graph, boundary = with_stacks(
+        run_passes(partition.with_own(there.passes, layout.inputs), graph), pairs
+    )
     function = function_of(graph, there.lowerings, plan, len(tape.draws))
 
     def argument(position: Position) -> Any:
@@ -108,7 +110,8 @@ def _lowered(there: Client, ahead: RecordedStep, graph: Graph, layout: Layout) -
         keep_unused=True,
         out_shardings=layout.whole if results is None else results,
     )
-    lowered = jitted.lower(*arguments)
+    with lowering_for(len(layout.whole.device_set)):
+        lowered = jitted.lower(*arguments)
     there.prepare(lowered)
     return lowered
 
@@ -145,6 +148,11 @@ def _described(
 ) -> CompiledFor:
     memory = compiled.memory_analysis()
     cost = cost_of(compiled)
+    fault, written = None, ""
+    try:
+        written = compiled.as_text()
+    except jax.errors.JaxRuntimeError as error:
+        fault = str(error).partition("\n")[0]
     found = CompiledFor(
         target,
         chips[0].device_kind,
@@ -157,9 +165,10 @@ def _described(
         memory.generated_code_size_in_bytes,
         cost.flops,
         cost.accessed_bytes,
-        collectives_of(compiled.as_text()),
+        collectives_of(written),
         compiled,
         text,
+        fault,
     )
     limit = device.target_memory_bytes(target)
     if limit is not None and found.memory_bytes > limit:

@@ -30,6 +30,8 @@ class CompiledFor(Shown):
     temporary_bytes  what it needs between. code_bytes: the program itself.
     flops, accessed_bytes    arithmetic on floats; what its kernels read and write.
     collectives     by XLA's name: how many there are in the program, and the bytes that they make.
+    unreadable      why the compiled program cannot be read, or None: a compiler's program may have what
+                    JAX's XLA does not know. Then `collectives` is empty, and `text()` raises that error.
     n_operators     of PyTorch, as recorded.
     """
 
@@ -47,6 +49,7 @@ class CompiledFor(Shown):
     collectives: Mapping[str, tuple[int, int]]
     compiled: Any = field(repr=False)
     stablehlo: str = field(repr=False)
+    unreadable: str | None = None
 
     @property
     def memory_bytes(self) -> int:
@@ -74,8 +77,13 @@ class CompiledFor(Shown):
         return [
             Table(f"Compiled for {self.target}", ("", ""), rows),
             Table("Collectives", ("operation", "times", "bytes"), said),
+            *([] if self.unreadable is None else [_of_fault(self.unreadable)]),
             *tables_of([self]),
         ]
+
+
+def _of_fault(fault: str) -> Table:
+    return Table("The compiled program cannot be read", ("",), [(fault,)])
 
 
 def collectives_of(text: str) -> dict[str, tuple[int, int]]:

@@ -121,7 +121,7 @@ class Client:
             # Says where to run for programs without inputs, which would go to JAX's default device.
             out_shardings=shardings or jax.sharding.SingleDeviceSharding(self.chip),
         )
-        with quiet():
+        with quiet(), lowering_for(_n_chips(arguments)):
             lowered = jitted.lower(*arguments)
         self.prepare(lowered)
         return lowered
@@ -176,9 +176,13 @@ def telling_of_exhaustion(doing: str) -> Iterator[None]:
 
 
 class _Here(threading.local):
-    """On this thread: a client of chips that are not there, while something is compiled for it."""
+    """On this thread: a client of chips that are not there, while something is compiled for it.
+
+    program_chips   on how many chips the program runs that is being lowered.
+    """
 
     acting: Client | None = None
+    program_chips: int = 1
 
 
 class _Running:
@@ -212,6 +216,29 @@ def client() -> Client:
             hint="let DataLoader workers make CPU tensors, or start processes by 'spawn'",
         )
     return found
+
+
+@contextmanager
+def lowering_for(n_chips: int) -> Iterator[None]:
+    """While the block runs, rules are told that their program is for so many chips."""
+    before, _here.program_chips = _here.program_chips, n_chips
+    try:
+        yield
+    finally:
+        _here.program_chips = before
+
+
+def program_chips() -> int:
+    """On how many chips the program runs that a rule is called for; XLA splits it, where these are several.
+
+    A rule asks that calls a kernel, which XLA cannot split.
+    """
+    return _here.program_chips
+
+
+def _n_chips(arguments: Any) -> int:
+    shardings = [getattr(x, "sharding", None) for x in jax.tree.leaves(arguments)]
+    return max((len(s.device_set) for s in shardings if s is not None), default=1)
 
 
 @contextmanager

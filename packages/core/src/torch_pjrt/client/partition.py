@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from torch_pjrt.client.shardings import Sharding
 from torch_pjrt.errors import SettingError
+from torch_pjrt.passes.runner import Pass, in_order
 from torch_pjrt.session import session
 
 if TYPE_CHECKING:
@@ -76,6 +77,13 @@ class Partitioner(Protocol):
         """An array with another sharding, where other processes have parts of it, too; all of them do so."""
         ...
 
+    def passes(self, inputs: Sequence[Sharding]) -> Sequence[Pass]:
+        """Passes of the stage `CLEAN` that run last of these, on programs whose inputs lie like this.
+
+        They are a part of a program's key: equal ones do the same, in any process, if their `repr` is equal.
+        """
+        ...
+
     def prepare(self, module: Any) -> None:
         """Change a program, a StableHLO module of MLIR, as `Device.prepare` does, which was called before."""
         ...
@@ -116,3 +124,14 @@ def set_partitioner(new: Partitioner) -> None:
             "Another package partitions programs in this process already.", saw=repr(before)
         )
     chosen.partitioner = new
+
+
+def own_passes(inputs: Sequence[Sharding]) -> tuple[Pass, ...]:
+    """The partitioner's passes for programs whose inputs lie like this; none without one."""
+    return () if chosen.partitioner is None else tuple(chosen.partitioner.passes(inputs))
+
+
+def with_own(passes: Sequence[Pass], inputs: Sequence[Sharding]) -> Sequence[Pass]:
+    """All passes in order, with the partitioner's."""
+    own = own_passes(inputs)
+    return in_order([*passes, *own]) if own else passes

@@ -40,7 +40,7 @@ from torch_pjrt.observe.lines import are_in_programs
 from torch_pjrt.observe.xla_metadata import at_line
 
 if TYPE_CHECKING:
-    from torch_pjrt.compile.programs import NumberPlan
+    from torch_pjrt.compile.numbers import NumberPlan
 
 Array = jax.Array
 

@@ -57,6 +57,11 @@ def of_program(
     return digest.hexdigest()
 
 
+def of_text(text: str) -> str:
+    """The digest of a text, 64 hexadecimal digits."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
 def _parts(
     graph: Graph, arrays: Sequence[jax.Array], donated: Sequence[int], n_seedings: int
 ) -> Iterator[str]:
@@ -67,6 +72,8 @@ def _parts(
     yield f"products of float32: {in_force()}"
     yield f"repeated layers: {settings.roll_layers}"
     yield f"options {sorted(settings.compile_options.items())}"
+    if own := partition.own_passes([array.sharding for array in arrays]):
+        yield f"passes {own}"
 
 
 def _placed(sharding: Sharding | None) -> str:

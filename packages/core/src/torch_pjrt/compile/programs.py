@@ -19,22 +19,24 @@ import jax
 import numpy as np
 
 from torch_pjrt import dtypes
-from torch_pjrt.client import memory
+from torch_pjrt.client import memory, partition
 from torch_pjrt.client.client import LAUNCH_ERRORS, client
 from torch_pjrt.client.shardings import Sharding, stack_of
 from torch_pjrt.client.stack_elements import gathered
 from torch_pjrt.client.wait import remember, wait
 from torch_pjrt.compile import saved
-from torch_pjrt.compile.build import as_signed, function_of, seeding_words
+from torch_pjrt.compile.build import function_of
 from torch_pjrt.compile.eviction import Eviction
 from torch_pjrt.compile.hooks import hooks
+from torch_pjrt.compile.joint import Compiled, Joint, digest_of
 from torch_pjrt.compile.likely_inputs import forget as forget_numbers
 from torch_pjrt.compile.likely_inputs import likely_inputs
+from torch_pjrt.compile.numbers import NumberHistory, NumberPlan, all_numbers
 from torch_pjrt.compile.partitioned import aliased, chips_of, of_outputs, spread_as_asked, through
 from torch_pjrt.compile.precision import in_force
 from torch_pjrt.compile.sizes import may_need
 from torch_pjrt.graph.boundary import Boundary, with_stacks
-from torch_pjrt.graph.graph import Graph, graph_of, with_inputs
+from torch_pjrt.graph.graph import Graph, Node, graph_of, with_inputs
 from torch_pjrt.graph.loop import loops_of
 from torch_pjrt.interrupts.quiet import quiet
 from torch_pjrt.observe.compilations import (
@@ -67,6 +69,8 @@ class Program:
     shardings  where its inputs lie, as they were recorded; empty where no package spreads arrays.
     chips      on which it runs; none: on the client's.
     boundary   which inputs and outputs it takes and gives as stacks.
+    joint      the processes that run it together, if it has operators that others take part in; `proposal`
+               is what they are asked with.
     launches, resets, needs    kept by `client/memory.py`.
     numbers        of the launch that is being made: its last arguments, where hooks look at launches.
     used           grows from launch to launch of any program.
@@ -74,6 +78,7 @@ class Program:
     """
 
     compilation: Compilation
+    proposal: tuple[str, Node]
 
     def __init__(
         self,
@@ -86,6 +91,7 @@ class Program:
         shardings: Sequence[Sharding] = (),
         chips: Sequence[Any] = (),
     ) -> None:
+        self.joint: Joint | None = None
         self.recorded = recorded
         self.compiled = compiled
         self.boundary = boundary
@@ -104,7 +110,7 @@ class Program:
     @property
     def graph(self) -> Graph:
         """After the passes, as it is lowered. They run again: a program may keep thousands of nodes."""
-        return run_passes(client().passes, self.recorded)
+        return run_passes(partition.with_own(client().passes, self.shardings), self.recorded)
 
     def run(self, tape: Tape, reusable: Mapping[int, int], box: list[Any]) -> None:
         """Launch it on the tape's inputs. An input that is donated but still held is copied first."""
@@ -113,7 +119,7 @@ class Program:
             kept = frozenset([-n - 1 for n in self.donated if n not in reusable])
         arrays: list[Any] = [value.array for value in tape.inputs]
         counters.operators += len(self.recorded.nodes)
-        self.launch(arrays, self.plan.arguments(tape), box, kept, tape.inputs)
+        self._launch_on(arrays, self.plan.arguments(tape), box, kept, tape.inputs)
 
     def launch(
         self,
@@ -129,6 +135,18 @@ class Program:
         where the box is empty the program has not run. `kept` are positions among `arrays` that are copied
         before they are taken; `values` hold the arrays, and may be told to hold elements of a stack instead.
         """
+        if self.joint is not None:
+            self.joint.replaying(self)
+        self._launch_on(arrays, numbers, box, kept, values)
+
+    def _launch_on(
+        self,
+        arrays: list[Any],
+        numbers: Sequence[np.ndarray],
+        box: list[Any],
+        kept: Collection[int],
+        values: Sequence[Value | None] | None,
+    ) -> None:
         if hooks.before_launch:
             self.numbers = numbers
             for hook in hooks.before_launch:
@@ -141,6 +159,8 @@ class Program:
                     self._launch((*gathered(self.boundary, arrays, kept, values), *numbers), box)
             except LAUNCH_ERRORS as error:
                 memory.raise_if_exhausted(error, "launching a program")
+                if self.joint is not None:
+                    raise self.joint.explained(error) from error
                 raise
         self.used = next(_programs.launches)
         memory.launched(self)
@@ -189,88 +209,12 @@ class Program:
         return self._all_needs <= memory.free_bytes()
 
 
-class NumberPlan:
-    """Which numbers of a tape are inputs of a program, and what the others were when it was compiled."""
-
-    def __init__(self, tape: Tape, changing_ints: np.ndarray, changing_floats: np.ndarray) -> None:
-        self.ints = changing_ints
-        self.floats = changing_floats
-        self.constants = self._constants(tape)
-
-    def _constants(self, tape: Tape) -> tuple[bytes, tuple[int, ...]]:
-        """The numbers that are no inputs; floats by their bits, so that -0.0 and nan are told apart."""
-        floats = np.array(tape.floats, np.float64)
-        ints = tape.ints
-        if self.floats.size:
-            floats = np.delete(floats, self.floats)
-        if self.ints.size:
-            changing = set(self.ints.tolist())
-            ints = [n for i, n in enumerate(ints) if i not in changing]
-        return floats.tobytes(), tuple(ints)
-
-    def fits(self, tape: Tape) -> bool:
-        """Whether the constants are those of this tape."""
-        if not tape.floats and not tape.ints:
-            return self.constants == (b"", ())
-        return self._constants(tape) == self.constants
-
-    def widened(self, tape: Tape, first: Tape | NumberHistory) -> NumberPlan:
-        """This plan with the numbers that differ between two tapes made inputs as well."""
-        ints = {i for i, (a, b) in enumerate(zip(tape.ints, first.ints, strict=True)) if a != b}
-        bits = np.array(tape.floats, np.float64).view(np.int64)
-        first_bits = np.array(first.floats, np.float64).view(np.int64)
-        floats = set(np.flatnonzero(bits != first_bits).tolist())
-        return NumberPlan(
-            tape,
-            np.array(sorted(ints | set(self.ints.tolist())), np.int64),
-            np.array(sorted(floats | set(self.floats.tolist())), np.int64),
-        )
-
-    @property
-    def changing(self) -> frozenset[tuple[type, int]]:
-        return frozenset(
-            [(int, int(i)) for i in self.ints] + [(float, int(i)) for i in self.floats]
-        )
-
-    def arguments(self, tape: Tape) -> list[np.ndarray]:
-        """The program's last arguments: integers (seeds, offsets, changing ints), then floats."""
-        if not tape.draws and not tape.floats and not tape.ints:
-            return []
-        return self.arguments_of([n for draw in tape.draws for n in draw], tape.ints, tape.floats)
-
-    def arguments_of(
-        self, draws: list[int], all_ints: Sequence[int], all_floats: Sequence[float]
-    ) -> list[np.ndarray]:
-        """As `arguments`, from the seeds and offsets and all numbers of a tape."""
-        ints = [
-            n for pair in zip(draws[::2], draws[1::2], strict=True) for n in seeding_words(*pair)
-        ]
-        wide = dtypes.are_wide()
-        # Unsigned ones wrap around; where there are only 32 bits, NumPy refuses what does not fit.
-        ints += [as_signed(n, 64) if wide else n for n in [all_ints[i] for i in self.ints]]
-        floats = [all_floats[i] for i in self.floats]
-        arguments = []
-        if ints:
-            arguments.append(np.array(ints, np.int64 if wide else np.int32))
-        if floats:
-            arguments.append(np.array(floats, np.float64 if wide else np.float32))
-        return arguments
-
-
-class NumberHistory:
-    """The numbers of the tape for which an entry was first compiled."""
-
-    def __init__(self, tape: Tape) -> None:
-        self.ints = list(tape.ints)
-        self.floats = list(tape.floats)
-
-
 class Entry:
     """The programs of one code and one set of outputs."""
 
     def __init__(self, tape: Tape) -> None:
         self.history = NumberHistory(tape)
-        ints, floats = likely_inputs(tape)
+        ints, floats = likely_inputs(tape) if tape.joint is None else all_numbers(tape)
         self.plan = NumberPlan(tape, np.array(ints, np.int64), np.array(floats, np.int64))
         self.variants: dict[tuple[int, ...], Program] = {}
 
@@ -310,19 +254,8 @@ def program_for(
 
     Raises `TooManyPrograms` where one that is not known would be one too many.
     """
-    specs = tuple([value.spec for value in tape.inputs])
-    options = tuple(settings.compile_options.items())
-    shared = (
-        tuple(tape.code),
-        live,
-        specs,
-        len(tape.draws),
-        in_force(),
-        settings.roll_layers,
-        options,
-    )
-    shardings = spread_as_asked(tape, live, shared)
-    key = (*shared, shardings)
+    key = key_of(tape, live)
+    shardings = key[-1]
     entry = _entries.get(key)
     if entry is None:
         if key not in _eviction.given_back:
@@ -333,7 +266,7 @@ def program_for(
         entry.variants.clear()
     donated = tuple(reusable)
     program = entry.variants.get(donated)
-    if program is None and len(entry.variants) >= _MOST_VARIANTS:
+    if program is None and len(entry.variants) >= _MOST_VARIANTS and tape.joint is None:
         least, *_, most = sorted(entry.variants, key=len)
         if len(donated) > len(most):  # what held the inputs is gone: worth a program, once
             del entry.variants[least]
@@ -345,13 +278,39 @@ def program_for(
         with compiling(tape, key, donated, entry.plan.changing, str(cause)) as compilation:
             program = _compiled(tape, live, reusable, entry.plan, shardings)
         program.compilation = compilation
+        if tape.joint is not None and (proposal := digest_of(key, tape, live, reusable)):
+            program.proposal = proposal
         entry.variants[donated] = program
         _eviction.take(key, program)
         for hook in hooks.after_compile:
             hook(program)
     elif tape.code.__class__ is not list:
         note_lines(tape, key)
+    if tape.joint is not None:
+        program.joint = tape.joint  # of several with one name, that which asks the others now
     return program
+
+
+def key_of(tape: Tape, live: tuple[int, ...]) -> tuple[Any, ...]:
+    """What the program of these values of a tape is known by; last, where the tape's inputs lie."""
+    shared = (
+        tuple(tape.code),
+        live,
+        tuple([value.spec for value in tape.inputs]),
+        len(tape.draws),
+        in_force(),
+        settings.roll_layers,
+        tuple(settings.compile_options.items()),
+        tape.joint and tape.joint.name,
+    )
+    shardings = spread_as_asked(tape, live, shared)
+    return (*shared, partition.own_passes(shardings), shardings)
+
+
+def is_compiled(key: tuple[Any, ...], donated: tuple[int, ...]) -> bool:
+    """Whether the program with this key, which takes these inputs, is in the cache."""
+    entry = _entries.get(key)
+    return entry is not None and donated in entry.variants
 
 
 def forget_programs() -> None:
@@ -422,10 +381,11 @@ def _compiled(
     recorded = with_inputs(graph_of(tape, outputs), plan.changing)
     for hook in hooks.before_compile:
         hook(recorded)
-    given = of_outputs(recorded, tape, outputs, reusable, shardings)
+    joint = tape.joint
+    given = None if joint else of_outputs(recorded, tape, outputs, reusable, shardings)
     digest = saved.digest_of(recorded, tape, tuple(reusable), given)
-    chips = chips_of(shardings, given)
-    found = saved.load(digest, chips) if digest is not None else None
+    chips = () if joint else chips_of(shardings, given)
+    found = saved.load(digest, joint.chips if joint else chips) if digest is not None else None
     if found is None:
         start = time.perf_counter()
         found, lowered = _compile(recorded, tape, reusable, plan, shardings, given)
@@ -433,6 +393,8 @@ def _compiled(
             seconds = time.perf_counter() - start
             saved.save(digest, *found, lowered, len(recorded.nodes), seconds)
     compiled, boundary = found
+    if joint is not None:
+        compiled = Compiled(compiled, joint)
     return Program(
         recorded, compiled, tuple(outputs), tuple(reusable), plan, boundary, shardings, chips
     )
@@ -448,14 +410,18 @@ def _compile(
 ) -> tuple[tuple[Any, Boundary], Any]:
     """The graph compiled for arrays like the tape's inputs, and how they go in; what JAX lowered."""
     pairs = aliased(reusable, shardings, given)
-    graph, boundary = with_stacks(run_passes(client().passes, recorded), pairs)
+    graph, boundary = with_stacks(
+        run_passes(partition.with_own(client().passes, shardings), recorded), pairs
+    )
     dump = begin_dump(recorded, graph)
     function = function_of(graph, client().lowerings, plan, len(tape.draws))
     arguments = _shapes_of_stacks(boundary, shapes_of_arguments(tape, plan))
+    where = through(boundary, given)
+    if (joint := tape.joint) is not None:
+        function, where = joint.mapped(function), joint.sharding
+        arguments = [argument.update(sharding=where) for argument in arguments]
     with dtypes.x64():
-        compiled, lowered = client().compile(
-            function, arguments, boundary.donated, dump, through(boundary, given)
-        )
+        compiled, lowered = client().compile(function, arguments, boundary.donated, dump, where)
     counters.programs_compiled += 1
     counters.loops += sum(1 for loop in loops_of(graph) if not loop.vectorized)
     return (compiled, boundary), lowered

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from torch_pjrt.client.client import client
 from torch_pjrt.client.shardings import Sharding
 from torch_pjrt.compile import executables
-from torch_pjrt.compile.fingerprint import NotPortable, of_program
+from torch_pjrt.compile.fingerprint import NotPortable, of_program, of_text
 from torch_pjrt.compile.foreign_calls import targets_of, unknown
 from torch_pjrt.compile.store import Store
 from torch_pjrt.observe.counters import counters
@@ -39,7 +39,8 @@ def digest_of(
         return None
     arrays: list[Any] = [value.array for value in tape.inputs]
     try:
-        return of_program(recorded, arrays, donated, len(tape.draws), client(), shardings)
+        found = of_program(recorded, arrays, donated, len(tape.draws), client(), shardings)
+        return found if tape.joint is None else of_text(f"{found} {tape.joint.name}")
     except NotPortable as why:
         counters.not_kept[str(why)] += 1
         return None

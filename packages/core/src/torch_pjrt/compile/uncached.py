@@ -6,10 +6,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch_pjrt import dtypes
+from torch_pjrt.client import partition
 from torch_pjrt.client.client import client
 from torch_pjrt.compile.build import function_of
+from torch_pjrt.compile.numbers import NumberPlan
 from torch_pjrt.compile.partitioned import spread_once
-from torch_pjrt.compile.programs import NumberPlan, shapes_of_arguments
+from torch_pjrt.compile.programs import shapes_of_arguments
 from torch_pjrt.graph.graph import Graph, graph_of, with_inputs
 from torch_pjrt.graph.tape import Tape
 from torch_pjrt.passes.runner import run_passes
@@ -40,4 +42,7 @@ def lowered_uncached(
 
 def passed(tape: Tape, outputs: Sequence[int], plan: NumberPlan) -> Graph:
     """The graph that the tape recorded, after the passes."""
-    return run_passes(client().passes, with_inputs(graph_of(tape, outputs), plan.changing))
+    arrays = [value.array for value in tape.inputs]
+    where = [array.sharding for array in arrays if array is not None]
+    passes = partition.with_own(client().passes, where)
+    return run_passes(passes, with_inputs(graph_of(tape, outputs), plan.changing))

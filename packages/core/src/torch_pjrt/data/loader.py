@@ -6,20 +6,25 @@ that reads, since recording belongs to it.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from itertools import chain
 from typing import Any
 
 import torch
 
+from torch_pjrt.data.modes import modes_here
 from torch_pjrt.data.ownership import is_free, visit
 from torch_pjrt.interrupts.quiet import quiet
 
 # Where a tensor goes: a sharding of JAX's, a value that is there already, or None.
 Place = Callable[[torch.Tensor], Any]
+# What the thread hands over: a batch or `_END`, or an error, and the loader's state behind it.
+_Item = tuple[Any, BaseException | None, Any]
 _END = object()
 _WAIT_S = 0.05  # how long a thread that was told to stop may not notice
 _MOST_WAIT_S = 1.0  # for a loader that takes longer to give its next batch, nobody waits
@@ -40,8 +45,13 @@ class DeviceLoader:
     Tensors in tuples, lists, named tuples, mappings and dataclasses are moved, other things left as they are;
     what has a `to` of its own (`PackedSequence`, a tokenizer's batch) is asked to move itself. A batch
     that nobody else holds goes to the device without another copy on the host. An error of the loader is
-    raised where its batch would have come, with its traceback. Leaving the loop ends the thread. Attributes
-    that are not of this class (`dataset`, `sampler`, ...) are the loader's.
+    raised where its batch would have come, with its traceback. Leaving the loop ends the thread. The thread
+    has the modes of the one that reads, when that asks for the first batch: gradients, autocast, default
+    device. Attributes that are not of this class (`dataset`, `sampler`, ...) are the loader's.
+
+    If the loader has `state_dict`, so has this: what the loader's was when it gave the batch that was
+    received last, whatever has been fetched since; it is asked for with each batch. `load_state_dict` is
+    the loader's.
     """
 
     def __init__(
@@ -58,6 +68,8 @@ class DeviceLoader:
         self.device = torch.device(device)
         self.prefetch = prefetch
         self.place = place
+        self._state: Any = None  # behind the batch that was received last
+        self._loop: object = None  # the loop that has begun last
 
     def __len__(self) -> int:
         """The loader's; `TypeError` if it has none."""
@@ -65,6 +77,7 @@ class DeviceLoader:
 
     def set_epoch(self, epoch: int) -> None:
         """Tell the loader or one of its samplers which epoch it is; `AttributeError` if none asks."""
+        self._state = None
         loader: Any = self.loader
         samplers: list[Any] = [
             getattr(loader, n, None) for n in ("sampler", "batch_sampler", "dataset")
@@ -76,27 +89,44 @@ class DeviceLoader:
         raise AttributeError(f"`{type(loader).__name__}` has no `set_epoch`, nor has its sampler")
 
     def __getattr__(self, name: str) -> Any:
-        if name == "loader":  # not yet there: copying, unpickling
+        if name in ("loader", "_state"):  # not yet there: copying, unpickling
             raise AttributeError(name)
-        return getattr(self.loader, name)
+        found = getattr(self.loader, name)
+        # Only where the loader has them, so that `hasattr` says the truth.
+        return {"state_dict": self._state_dict, "load_state_dict": self._load_state_dict}.get(
+            name, found
+        )
+
+    def _state_dict(self) -> Any:
+        """The loader's, as of the batch that was received last."""
+        return copy.deepcopy(_state_of(self.loader) if self._state is None else self._state)
+
+    def _load_state_dict(self, state: Any) -> None:
+        """Have the loader go on there; a loop that runs has no say in the state any more."""
+        self._state, self._loop = None, None
+        self.loader.load_state_dict(state)  # type: ignore[attr-defined]
 
     def __iter__(self) -> Iterator[Any]:
         # On this thread: worker processes start here, and shuffling draws its seed with the first batch.
         source = iter(self.loader)
+        self._state = None
         if self.device.type != "pjrt":
             return (_moved(batch, self.device) for batch in source)
         torch.pjrt.init()  # type: ignore[attr-defined]
-        return self._read(source)
+        self._state = _state_of(self.loader)
+        loop = self._loop = object()
+        return self._read(source, loop)
 
-    def _read(self, source: Iterator[Any]) -> Iterator[Any]:
+    def _read(self, source: Iterator[Any], loop: object) -> Iterator[Any]:
         first = list(_take(source))
         if not first:
+            self._note(_state_of(self.loader), loop)
             return
         stop = threading.Event()
-        sent: queue.Queue[tuple[Any, BaseException | None]] = queue.Queue(self.prefetch)
+        sent: queue.Queue[_Item] = queue.Queue(self.prefetch)
         thread = threading.Thread(
             target=_send_all,
-            args=(chain(first, source), _Sender(self.place), sent, stop),
+            args=(chain(first, source), self.loader, _Sender(self.place), sent, stop, modes_here()),
             name="torch_pjrt.DeviceLoader",
             daemon=True,
         )
@@ -105,9 +135,10 @@ class DeviceLoader:
             with quiet():
                 thread.start()
             while True:
-                batch, error = sent.get()
+                batch, error, state = _next(sent, thread)
                 if error is not None:
                     raise error
+                self._note(state, loop)
                 if batch is _END:
                     return
                 received = _received(batch, self.device)
@@ -119,6 +150,17 @@ class DeviceLoader:
                 stop.set()
             if thread.ident is not None:
                 thread.join(_MOST_WAIT_S)
+
+    def _note(self, state: Any, loop: object) -> None:
+        """The state behind what a loop gives, unless another one has begun."""
+        if self._loop is loop:
+            self._state = state
+
+
+def _state_of(loader: Any) -> Any:
+    """A copy of the loader's state; None if it has none."""
+    asked = getattr(loader, "state_dict", None)
+    return None if asked is None else copy.deepcopy(asked())
 
 
 def _take(source: Iterator[Any]) -> Iterator[Any]:
@@ -145,29 +187,46 @@ class _Later:
 
 def _send_all(
     source: Iterator[Any],
+    loader: Iterable[Any],
     send: _Sender,
-    sent: queue.Queue[tuple[Any, BaseException | None]],
+    sent: queue.Queue[_Item],
     stop: threading.Event,
+    modes: Callable[[], AbstractContextManager[Any]],
 ) -> None:
     """The thread: put every batch on its way, until the loader or the reader ends."""
     try:
-        while not stop.is_set():
-            box = list(_take(source))
-            if not box:
-                _put((_END, None), sent, stop)
-                return
-            [batch] = visit(box, True, send)
-            _put((batch, None), sent, stop)
-            del batch
+        with modes():
+            while not stop.is_set():
+                box = list(_take(source))
+                state = _state_of(loader)
+                if not box:
+                    _put((_END, None, state), sent, stop)
+                    return
+                [batch] = visit(box, True, send)
+                _put((batch, None, state), sent, stop)
+                del batch
     except BaseException as error:
-        _put((None, error), sent, stop)
+        _put((None, error, None), sent, stop)
     finally:
         del source  # here, so that a generator's own `finally` has run when the reader goes on
 
 
+def _next(sent: queue.Queue[_Item], thread: threading.Thread) -> _Item:
+    """What the thread hands over next."""
+    while True:
+        try:
+            return sent.get(timeout=_MOST_WAIT_S)
+        except queue.Empty:
+            if not thread.is_alive() and sent.empty():
+                raise RuntimeError(
+                    "The thread of the DeviceLoader has ended without a word: this process is a fork of "
+                    "the one that began the loop, or something has ended the thread."
+                ) from None
+
+
 def _put(
-    item: tuple[Any, BaseException | None],
-    sent: queue.Queue[tuple[Any, BaseException | None]],
+    item: _Item,
+    sent: queue.Queue[_Item],
     stop: threading.Event,
 ) -> None:
     while not stop.is_set():

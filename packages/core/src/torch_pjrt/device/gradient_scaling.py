@@ -16,6 +16,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from torch_pjrt.device.counting_optimizers import counting_on_the_device
 from torch_pjrt.graph.tensor_spec import contiguous_spec
@@ -107,8 +108,20 @@ def _stepped(optimizer: Optimizer) -> Iterator[torch.Tensor]:
 def _tensors(optimizer: Optimizer) -> Iterator[torch.Tensor]:
     """All that a step writes: parameters and their state."""
     for p in _stepped(optimizer):
-        yield p.detach()
-        yield from (x for x in optimizer.state.get(p, {}).values() if x is not None)
+        yield from _within(p.detach())
+        for x in optimizer.state.get(p, {}).values():
+            if x is not None:
+                yield from _within(x)
+
+
+def _within(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """The tensor, or those that it is a container around: of a DTensor the part that is here."""
+    if is_traceable_wrapper_subclass(tensor):
+        names, _ = tensor.__tensor_flatten__()
+        for name in names:
+            yield from _within(getattr(tensor, name))
+    else:
+        yield tensor
 
 
 def _looks(optimizer: Optimizer) -> Any:
@@ -116,7 +129,8 @@ def _looks(optimizer: Optimizer) -> Any:
     looks = []
     for p in _stepped(optimizer):
         state = optimizer.state.get(p, {})
-        if not is_pjrt(p) or not all(x is None or is_pjrt(x) for x in state.values()):
+        parts = [y for x in (p, *state.values()) if x is not None for y in _within(x)]
+        if not all(map(is_pjrt, parts)):
             return None
         looks.append((id(p), *[(k, x is None) for k, x in state.items()]))
     return looks

@@ -8,15 +8,26 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
+from torch_pjrt.session import session
+
 Then = Callable[[Any], None]
+
+_asked: set[tuple[str, Then]] = session.own("what is done after imports", set())
 
 
 def after_import(name: str, then: Then) -> None:
-    """Call `then` with the module now, or when it is imported. `then` must not raise."""
+    """Call `then` with the module now, or when it is imported. `then` must not raise.
+
+    Several may wait for one module: they are called in the order in which they came. Who asks again with the
+    same function, as a plugin does whose hooks are called for each device, is not called again.
+    """
+    if (name, then) in _asked:
+        return
+    _asked.add((name, then))
     module = sys.modules.get(name)
     if module is not None:
         then(module)
@@ -37,10 +48,20 @@ class _Watch(MetaPathFinder):
         if fullname != self._name:
             return None
         sys.meta_path.remove(self)
-        spec = PathFinder.find_spec(fullname, path, target)
+        spec = _found(fullname, path, target)  # by who else waits for it, too
         if spec is not None and spec.loader is not None:
             spec.loader = _ThenCall(spec.loader, self._then)
         return spec
+
+
+def _found(
+    fullname: str, path: Sequence[str] | None, target: ModuleType | None
+) -> ModuleSpec | None:
+    """What the finders that are left say."""
+    for finder in list(sys.meta_path):
+        if (spec := finder.find_spec(fullname, path, target)) is not None:
+            return spec
+    return None
 
 
 class _ThenCall(Loader):

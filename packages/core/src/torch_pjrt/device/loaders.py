@@ -8,13 +8,25 @@ from typing import Any
 
 from torch.utils.data import dataloader
 
+from torch_pjrt.device.imports import after_import
+
 
 def install() -> None:
-    """Silence JAX's warning about `os.fork` while a DataLoader starts its workers, and only then."""
-    loader: Any = dataloader._MultiProcessingDataLoaderIter
-    original = loader.__init__
-    if getattr(original, "knows_pjrt", False):
+    """Silence JAX's warning about `os.fork` while a DataLoader starts its workers, and only then.
+
+    PyTorch's own, and torchdata's `StatefulDataLoader` where that is imported.
+    """
+    _watch(dataloader._MultiProcessingDataLoaderIter)
+    after_import(
+        "torchdata.stateful_dataloader.stateful_dataloader",
+        lambda module: _watch(getattr(module, "_StatefulMultiProcessingDataLoaderIter", None)),
+    )
+
+
+def _watch(loader: Any) -> None:
+    if loader is None or getattr(loader.__init__, "knows_pjrt", False):
         return
+    original = loader.__init__
 
     @wraps(original)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:

@@ -213,8 +213,8 @@ class Stream(torch.Stream):
         """Nothing to wait for: there is one queue."""
 
     def record_event(self, event: Any = None) -> Any:
-        """An event that is over as soon as the device has finished."""
-        return event or Event()
+        """The event, or a new one, recorded now."""
+        return (event or Event()).record(self)
 
     def query(self) -> bool:
         """Wait, and say that everything is done."""
@@ -223,33 +223,41 @@ class Stream(torch.Stream):
 
 
 class Event:
-    """A point in the queue; times are host times at which the device had finished."""
+    """A point in the queue; times are host times at which the device had finished.
+
+    One that is not timed orders nothing, for the queue does. It runs nothing either: `synchronize` and
+    `query` ask for the programs that had been launched when it was recorded. What was only recorded by then
+    is no part of them, and who reads it waits for it.
+    """
 
     def __init__(self, enable_timing: bool = False, **kwargs: Any) -> None:
         self._is_timed = enable_timing
         self._time_s: float | None = None
+        self._launched: Any = None
 
     def record(self, stream: Any = None) -> Event:
         """The event itself. Where it is timed, wait for the device and note the time; else stop nothing."""
+        import sys
         import time
 
         if self._is_timed:
             torch.pjrt.synchronize()  # type: ignore[attr-defined]
             self._time_s = time.perf_counter()
+        elif (waiting := sys.modules.get("torch_pjrt.client.wait")) is not None:
+            self._launched = waiting.launched()
         return self
 
     def wait(self, stream: Any = None) -> None:
         """Nothing to wait for: there is one queue."""
 
     def synchronize(self) -> None:
-        """Wait until the device has finished, also what was launched after `record`."""
-        if not self._is_timed:
-            torch.pjrt.synchronize()  # type: ignore[attr-defined]
+        """Wait until the device has finished what had been launched when the event was recorded."""
+        if self._launched is not None:
+            self._launched.wait()
 
     def query(self) -> bool:
-        """Wait, and say that everything is done."""
-        self.synchronize()
-        return True
+        """Whether the device has finished what had been launched when the event was recorded."""
+        return self._launched is None or self._launched.is_done()
 
     def elapsed_time(self, end: Event) -> float:
         """Milliseconds between two recorded events; `RuntimeError` if one was not recorded."""

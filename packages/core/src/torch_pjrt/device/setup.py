@@ -46,7 +46,10 @@ def set_up() -> None:
     checkpoints.install()
     flex_attention.install()
     matmul_precision.install()
-    tracers.keep_out(module.__name__.partition(".")[0] for module in host().plugins.values())
+    for module in host().plugins.values():
+        # The whole package, unless the plugin says which of its modules: users' models may call the others.
+        package = module.__name__.partition(".")[0]
+        tracers.keep_out(getattr(module, "DYNAMO_SKIPS", (package,)))
     if settings.trace_memory:
         value_lines.install()
         listeners.append(lambda tape, program: value_lines.launched(tape, program.outputs))

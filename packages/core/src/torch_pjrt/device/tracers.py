@@ -31,7 +31,7 @@ def install() -> None:
 
 
 def keep_out(packages: Iterable[str]) -> None:
-    """Let Dynamo trace nothing in these packages either, and nothing generated in what is imported by now."""
+    """Let Dynamo trace nothing in these packages or modules, nor what those imported by now generate."""
     _packages.extend(sorted(set(packages).difference(_packages)))
     if _RULES in sys.modules:  # else it is told with the others
         _register(sys.modules[_RULES])
@@ -64,7 +64,7 @@ def _skip_generated_code(frames: Any) -> None:
     if skip is None:  # another PyTorch
         return
     for name, module in list(sys.modules.items()):
-        if name.partition(".")[0] in _packages:
+        if any(name == package or name.startswith(f"{package}.") for package in _packages):
             for code in _generated_code(module):
                 skip(code)
 

@@ -22,7 +22,7 @@ from torch_pjrt import dtypes
 from torch_pjrt.client.client import client, telling_of_exhaustion
 from torch_pjrt.client.stack_elements import alone
 from torch_pjrt.client.wait import awaited
-from torch_pjrt.compile.programs import NumberPlan
+from torch_pjrt.compile.numbers import NumberPlan
 from torch_pjrt.compile.uncached import lowered_uncached
 from torch_pjrt.errors import NonFiniteValue
 from torch_pjrt.graph.graph import Graph, Node, graph_of

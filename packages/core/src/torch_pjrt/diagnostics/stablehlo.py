@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
-from torch_pjrt.compile.programs import NumberPlan
+from torch_pjrt.compile.numbers import NumberPlan
 from torch_pjrt.compile.uncached import lowered_uncached
 from torch_pjrt.graph.tape import Tape, number_on, state
 from torch_pjrt.observe.dumps import stablehlo_of

@@ -11,6 +11,7 @@ Operators of a package's own, and what it says of values:
     annotate            a value that is told something, for passes, the program's key and XLA
     define_annotation   a kind of annotation, with its rule
     annotation_of       what a node says of its value, for passes; an Annotation
+    computed_again      whether backward of a compiled graph computes an annotation's value again, and how
     add_program_hooks   functions around compilations and launches: ProgramHooks, called with a Program
     outline             a graph as texts, equal in other processes for equal nodes
     traced              a graph as a part of what JAX traces now, in a rule
@@ -24,6 +25,7 @@ or pending:
     Value, Uploaded     arrays; Uploaded ones came from the host and know their range
     number_on           a value's number on a tape
     graph_of            the graph that a tape has recorded
+    recorded            what a function would compute, recorded without computing anything: a RecordedStep
     intern              the one Signature of a pattern of calls
     FunctionOp          an operator that one JAX function is
     record              append a node; append is the same written out, for many inputs
@@ -45,6 +47,8 @@ Tensors of the device:
     store               write a value into a tensor
     upload, put         a CPU tensor as a value, a NumPy array as an array of the device
     upload_parts, download_parts    what lies on several chips, to them and from them part by part
+    PartsHere, ArrivingParts        the same by the parts of this process, in any order
+    PartsLater          the parts as they are now, copied on the device, for another thread to read
     host_array          a value read; array_of: its array on the device
     donate              let what is recorded take the memory of tensors
 
@@ -54,6 +58,12 @@ Arrays on several chips:
     placed              an array with another sharding; `upload` takes one, too
     target_chips        the chips of hardware that is not here, for `compile_for`
     each_collective     what chips exchange, from XLA's text of a program
+
+Operators that other processes take part in, collectives say:
+
+    JointOp             such an operator: its function runs under `shard_map`, each process on its own arrays
+    Joint, JointAnswer  the processes, to be put on the tape (`tape.joint`), and how they agree
+    run_pending         run what is pending on a tape, of whichever thread
 
 Errors that only values decide:
 
@@ -67,13 +77,15 @@ Reports:
 The process:
 
     start               start the device and register its kernels
-    client              the device at work
+    client              the device at work; program_chips: how many chips the program is for whose rules run
     choose_run          which run of several processes it is to start as a part of: a `Processes` of
                         `torch_pjrt.plugin`; joined_run: the one that it has joined
+    jax_dtype           what a dtype of PyTorch's is to JAX
     x64                 a block in which JAX has the 64-bit types that the device has
     forget_programs     empty the cache of programs, in tests and benchmarks
     counters, because   what is counted for `report()`; the cause of syncs in a block
     StandIn             another function in the place of one of PyTorch's, on one thread, for a while
+    call_pinned         have `is_pinned()` say so of a CPU tensor: there is no pinned memory
     after_import        what to do once a module of PyTorch's is imported, without importing it
     keep_dynamo_out     packages in which Dynamo is to trace nothing
     lazy_attribute      for a module's `__getattr__`: what another one holds, imported now
@@ -88,12 +100,15 @@ from torch_pjrt.lazy import attribute as lazy_attribute
 
 if TYPE_CHECKING:
     from torch_pjrt.aot.compiled import each_collective
+    from torch_pjrt.aot.recording import RecordedStep, recorded
     from torch_pjrt.aot.targets import target_chips
-    from torch_pjrt.client.client import client
+    from torch_pjrt.client.client import client, program_chips
     from torch_pjrt.client.partition import Output, Partitioner, set_partitioner
     from torch_pjrt.client.placing import placed
     from torch_pjrt.compile.fingerprint import outline
     from torch_pjrt.compile.hooks import ProgramHooks, add_program_hooks
+    from torch_pjrt.compile.joint import Answer as JointAnswer
+    from torch_pjrt.compile.joint import Joint
     from torch_pjrt.compile.precision import PRECISIONS, with_precision
     from torch_pjrt.compile.precision import in_force as precision_in_force
     from torch_pjrt.compile.programs import Program, forget_programs
@@ -101,12 +116,13 @@ if TYPE_CHECKING:
     from torch_pjrt.device.imports import after_import
     from torch_pjrt.device.tracers import keep_out as keep_dynamo_out
     from torch_pjrt.diagnostics.sections import add_report_tables
+    from torch_pjrt.dtypes import to_jax as jax_dtype
     from torch_pjrt.dtypes import x64
     from torch_pjrt.extend import padding
     from torch_pjrt.graph.append import append
     from torch_pjrt.graph.graph import graph_of
     from torch_pjrt.graph.line import Line
-    from torch_pjrt.graph.signature import FunctionOp, intern
+    from torch_pjrt.graph.signature import FunctionOp, JointOp, intern
     from torch_pjrt.graph.tape import (
         BorrowingTape,
         Tape,
@@ -122,6 +138,7 @@ if TYPE_CHECKING:
         Annotation,
         annotate,
         annotation_of,
+        computed_again,
         define_annotation,
     )
     from torch_pjrt.observe.causes import because
@@ -132,13 +149,14 @@ if TYPE_CHECKING:
     from torch_pjrt.plugin.processes import choose_run
     from torch_pjrt.plugin.processes import joined as joined_run
     from torch_pjrt.run.deferred_checks import Refusal, deferred_checks
-    from torch_pjrt.run.sync import cut
+    from torch_pjrt.run.sync import cut, run_pending
     from torch_pjrt.stand_ins import StandIn
     from torch_pjrt.tensor.checks.bounds import deferred_checks_of
     from torch_pjrt.tensor.recording.fallback import run_on_cpu
     from torch_pjrt.tensor.recording.record import call as record_call
     from torch_pjrt.tensor.recording.record import record
     from torch_pjrt.tensor.registration.own_operators import lowers
+    from torch_pjrt.tensor.registration.registry import call_pinned
     from torch_pjrt.tensor.registration.registry import register_all as start
     from torch_pjrt.tensor.storage.buffer import (
         Buffer,
@@ -150,7 +168,10 @@ if TYPE_CHECKING:
         wrap_sized,
     )
     from torch_pjrt.tensor.storage.donation import donate
+    from torch_pjrt.tensor.storage.parts_later import PartsLater
     from torch_pjrt.tensor.storage.transfer import (
+        ArrivingParts,
+        PartsHere,
         array_of,
         download_parts,
         host_array,
@@ -163,14 +184,21 @@ if TYPE_CHECKING:
 __all__ = [
     "PRECISIONS",
     "Annotation",
+    "ArrivingParts",
     "BorrowingTape",
     "Buffer",
     "FunctionOp",
+    "Joint",
+    "JointAnswer",
+    "JointOp",
     "Line",
     "Output",
     "Partitioner",
+    "PartsHere",
+    "PartsLater",
     "Program",
     "ProgramHooks",
+    "RecordedStep",
     "Refusal",
     "StandIn",
     "Table",
@@ -186,8 +214,10 @@ __all__ = [
     "array_of",
     "because",
     "buffer_of",
+    "call_pinned",
     "choose_run",
     "client",
+    "computed_again",
     "content",
     "counters",
     "create_empty_tensor",
@@ -204,6 +234,7 @@ __all__ = [
     "host_array",
     "intern",
     "is_pjrt",
+    "jax_dtype",
     "joined_run",
     "keep_dynamo_out",
     "lazy_attribute",
@@ -216,10 +247,13 @@ __all__ = [
     "padding",
     "placed",
     "precision_in_force",
+    "program_chips",
     "put",
     "record",
     "record_call",
+    "recorded",
     "run_on_cpu",
+    "run_pending",
     "set_partitioner",
     "spec_and_offset",
     "start",
@@ -239,9 +273,11 @@ __all__ = [
 
 #   names, by where they are     `name=other` is called `other` there
 _WHERE = {
-    "dtypes": "x64",
-    "lowering.value_annotations": "Annotation annotate annotation_of define_annotation",
+    "dtypes": "jax_dtype=to_jax x64",
+    "lowering.value_annotations": "Annotation annotate annotation_of computed_again define_annotation",
+    "aot.recording": "RecordedStep recorded",
     "compile.fingerprint": "outline",
+    "compile.joint": "Joint JointAnswer=Answer",
     "compile.precision": "PRECISIONS with_precision precision_in_force=in_force",
     "compile.programs": "Program forget_programs",
     "compile.within": "traced",
@@ -251,7 +287,7 @@ _WHERE = {
     "graph.append": "append",
     "graph.graph": "graph_of",
     "graph.line": "Line",
-    "graph.signature": "FunctionOp intern",
+    "graph.signature": "FunctionOp JointOp intern",
     "graph.tape": "BorrowingTape Tape Uploaded Value current number_on onto state",
     "lowering.narrow": "without_x64",
     "observe.causes": "because",
@@ -260,13 +296,13 @@ _WHERE = {
     "observe.tables": "Table",
     "compile.hooks": "ProgramHooks add_program_hooks",
     "passes.merge_equal": "number_key",
-    "client.client": "client",
+    "client.client": "client program_chips",
     "client.partition": "Output Partitioner set_partitioner",
     "client.placing": "placed",
     "aot.compiled": "each_collective",
     "aot.targets": "target_chips",
     "plugin.processes": "choose_run joined_run=joined",
-    "run.sync": "cut",
+    "run.sync": "cut run_pending",
     "run.deferred_checks": "Refusal deferred_checks",
     "stand_ins": "StandIn",
     "tensor.checks.bounds": "deferred_checks_of",
@@ -275,8 +311,10 @@ _WHERE = {
     "tensor.storage.donation": "donate",
     "tensor.registration.own_operators": "lowers",
     "tensor.recording.record": "record record_call=call",
-    "tensor.registration.registry": "start=register_all",
-    "tensor.storage.transfer": "array_of download_parts host_array put upload upload_parts",
+    "tensor.registration.registry": "call_pinned start=register_all",
+    "tensor.storage.parts_later": "PartsLater",
+    "tensor.storage.transfer": "ArrivingParts PartsHere array_of download_parts host_array put upload "
+    "upload_parts",
     "tensor.storage.view": "content store value_of",
 }
 _LAZY = {

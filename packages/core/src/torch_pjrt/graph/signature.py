@@ -81,6 +81,12 @@ class FunctionOp:
         return self.name
 
 
+class JointOp(FunctionOp):
+    """One that other processes take part in (`compile/joint.py`): its function runs under `shard_map`."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class GraphOp:
     """An operator that a recorded graph is, to be put in its place: what a compiler made of a function.

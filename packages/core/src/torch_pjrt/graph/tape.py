@@ -115,6 +115,7 @@ class Tape:
     closed  it is being run, or was: nothing is appended any more.
     kept    what must live until the program is made: functions that recorded operators stand for.
     donated inputs (negative numbers) that were donated, and of each the value that may take its memory.
+    joint   where operators are on it that other processes take part in: these processes (`compile/joint.py`).
     unnumbered   the first node has taken its inputs at once: they do not know of their numbers, -1, -2, ...,
             before the next node asks for one. Most programs of compiled graphs have no next.
     failure what its program failed with, in a line; the values it did not make are lost.
@@ -139,6 +140,7 @@ class Tape:
         "floats",
         "inputs",
         "ints",
+        "joint",
         "kept",
         "n_draws",
         "n_further",
@@ -176,6 +178,7 @@ class Tape:
         self.kept: list[Any] = []
         self.failure: str | None = None
         self.donated: dict[int, int] = {}
+        self.joint: Any = None
         self.program: Any = None
         self.box: list[Any] = []
         self.ended = False

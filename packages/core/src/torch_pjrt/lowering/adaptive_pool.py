@@ -7,6 +7,7 @@ Where `count` divides `size` the windows are alike and do not overlap: a reshape
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
@@ -17,6 +18,9 @@ from torch_pjrt.lowering.promote import as_dtype, opmath
 from torch_pjrt.lowering.table import LoweringTable
 from torch_pjrt.lowering.terms import taken_along
 from torch_pjrt.overloads import aten
+
+if TYPE_CHECKING:
+    from jaxtyping import Integer, Num
 
 Array = jax.Array
 Sizes = Sequence[int]
@@ -107,10 +111,18 @@ def _adaptive_max_backward(grad_output: Array, self: Array, indices: Array, rank
 
 
 @table.lowers(aten.adaptive_max_pool2d_backward.default)
-def adaptive_max_pool2d_backward(grad_output: Array, self: Array, indices: Array) -> Array:
+def adaptive_max_pool2d_backward(
+    grad_output: Num[Array, "*windows"],
+    self: Num[Array, "*elements"],
+    indices: Integer[Array, "*windows"],
+) -> Num[Array, "*elements"]:
     return _adaptive_max_backward(grad_output, self, indices, 2)
 
 
 @table.lowers(aten.adaptive_max_pool3d_backward.default)
-def adaptive_max_pool3d_backward(grad_output: Array, self: Array, indices: Array) -> Array:
+def adaptive_max_pool3d_backward(
+    grad_output: Num[Array, "*windows"],
+    self: Num[Array, "*elements"],
+    indices: Integer[Array, "*windows"],
+) -> Num[Array, "*elements"]:
     return _adaptive_max_backward(grad_output, self, indices, 3)

@@ -3,7 +3,7 @@
 What the two rules share:
     dims        batch, heads, sequence, width, or the last three; key and value may have fewer
                 heads, and then consecutive query heads share one.
-    attn_bias   is added to the scores: PyTorch has made 0 and -inf of a mask of bools. A query that
+    attn_bias   is added to the scores; one of bools says which keys a query may look at. A query that
                 may look nowhere gets zeros.
     softmax     runs in float32, float64 for float64 inputs.
     dropout     of the weights. The backward draws the mask anew: `philox_seed` carries the key.
@@ -29,7 +29,7 @@ from torch_pjrt.lowering.table import LoweringTable
 from torch_pjrt.overloads import aten
 
 if TYPE_CHECKING:
-    from jaxtyping import Float, Integer, Key
+    from jaxtyping import Bool, Float, Integer, Key
 
 Array = jax.Array
 
@@ -37,7 +37,8 @@ table = LoweringTable("attention")
 
 # It is broadcast to the scores, if there is one.
 Bias: TypeAlias = """(
-    Float[Array, '*#batch #heads #queries #keys'] | Float[Array, '#queries #keys'] | None
+    Float[Array, '*#batch #heads #queries #keys'] | Float[Array, '#queries #keys']
+    | Bool[Array, '*#batch #heads #queries #keys'] | Bool[Array, '#queries #keys'] | None
 )"""
 
 
@@ -126,7 +127,11 @@ def _exponentials(
     scores = scores * as_dtype(1 / math.sqrt(w) if call.scale is None else call.scale, scores.dtype)
     if attn_bias is not None:
         bias = lax.expand_dims(attn_bias, range(4 - attn_bias.ndim))
-        scores = scores + as_dtype(bias, scores.dtype)
+        if bias.dtype == np.bool_:
+            seen = lax.broadcast_in_dim(bias, scores.shape, range(4))
+            scores = lax.select(seen, scores, lax.full_like(scores, -math.inf))
+        else:
+            scores = scores + as_dtype(bias, scores.dtype)
     if call.is_causal:
         int32 = np.dtype(np.int32)
         row = lax.broadcasted_iota(int32, (q, k), 0) + np.int32(call.first_row)
@@ -156,7 +161,7 @@ def _dropped(x: Array, key: Array | None, dropout_p: float) -> Array:
     return lax.select(kept(key, x.shape, dropout_p), x, lax.full_like(x, 0))
 
 
-def _seed_of(key: Array) -> Array:
+def seed_of(key: Array) -> Array:
     """The key as the integer that the backward is given; where integers have 32 bits, half of it."""
     words = jax.random.key_data(key)
     if dtypes.are_wide():
@@ -164,7 +169,8 @@ def _seed_of(key: Array) -> Array:
     return lax.convert_element_type(words[0] ^ words[1], np.dtype(np.int32))
 
 
-def _key_of(seed: Array) -> Array:
+def key_of(seed: Array) -> Array:
+    """The key that an integer of `seed_of` stands for."""
     words = lax.bitcast_convert_type(seed, np.dtype(np.uint32))
     if not dtypes.are_wide():
         words = lax.concatenate([lax.full((1,), 0, words.dtype), lax.expand_dims(words, (0,))], 0)
@@ -194,7 +200,7 @@ def scaled_dot_product_attention(
     query, key, value, key_ = call.query, call.key, call.value, call.dropout_key
     q, v = _batched(query), _batched(value)
     if key_ is not None and not dtypes.are_wide():
-        key_ = _key_of(_seed_of(key_))
+        key_ = key_of(seed_of(key_))
     numerators, total, greatest = _exponentials(call)
     weights = as_dtype(_dropped(numerators, key_, call.dropout_p), v.dtype)
     out = _product(_shared(weights, v.shape[1]), v, 3, 2)
@@ -207,7 +213,7 @@ def scaled_dot_product_attention(
     if key_ is None:
         seed = lax.full((), 0, int64)
     else:
-        seed = _seed_of(key_)
+        seed = seed_of(key_)
     return (
         out,
         lax.squeeze(logsumexp, (3,)),
@@ -244,7 +250,7 @@ def scaled_dot_product_attention_backward(
     divisor = _divisor(total, attn_bias, call.dropout_p)
     random_key = None
     if call.dropout_p:
-        random_key = _key_of(call.philox_seed)
+        random_key = key_of(call.philox_seed)
     grad = as_dtype(grad, numerators.dtype)
     along = lax.reduce_sum(grad * as_dtype(y, grad.dtype), (3,))
     along = lax.expand_dims(along, (3,)) / _divisor(total, attn_bias, 0)
@@ -261,7 +267,9 @@ def scaled_dot_product_attention_backward(
     grad_query = _product(narrow, k, 3, 2) * factor
     grad_key = over_rows(narrow, _shared(q, n)) * factor
     grad_bias = None
-    if attn_bias is not None:
+    if attn_bias is not None and attn_bias.dtype == np.bool_:
+        grad_bias = lax.full_like(attn_bias, False)
+    elif attn_bias is not None:
         grad_bias = _summed_to(grad_scores, attn_bias.shape)
         grad_bias = as_dtype(grad_bias, attn_bias.dtype)
     return (

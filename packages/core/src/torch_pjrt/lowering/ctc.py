@@ -13,6 +13,8 @@ Source: A. Graves et al., Connectionist Temporal Classification, ICML 2006, sect
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -21,6 +23,9 @@ from torch_pjrt.lowering.dims import INT32, along
 from torch_pjrt.lowering.promote import as_dtype, opmath
 from torch_pjrt.lowering.table import LoweringTable
 from torch_pjrt.overloads import aten
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Integer
 
 Array = jax.Array
 
@@ -75,13 +80,13 @@ def _emitted(log_probs: Array, spelling: Array) -> Array:
 
 @table.lowers(aten._ctc_loss.Tensor)
 def ctc_loss(
-    log_probs: Array,
-    targets: Array,
-    input_lengths: Array,
-    target_lengths: Array,
+    log_probs: Float[Array, "times samples classes"],
+    targets: Integer[Array, "samples longest"] | Integer[Array, " labels"],
+    input_lengths: Integer[Array, " samples"],
+    target_lengths: Integer[Array, " samples"],
     blank: int = 0,
     zero_infinity: bool = False,
-) -> tuple[Array, Array]:
+) -> tuple[Float[Array, " samples"], Float[Array, "samples times spelling"]]:
     """The loss of each sample, and `log_alpha`. PyTorch makes 0 of an infinite loss by itself."""
     x = as_dtype(log_probs, opmath(log_probs.dtype))
     rows = _rows(targets, target_lengths)
@@ -113,16 +118,16 @@ def ctc_loss(
 
 @table.lowers(aten._ctc_loss_backward.Tensor)
 def ctc_loss_backward(
-    grad: Array,
-    log_probs: Array,
-    targets: Array,
-    input_lengths: Array,
-    target_lengths: Array,
-    neg_log_likelihood: Array,
-    log_alpha: Array,
+    grad: Float[Array, " samples"],
+    log_probs: Float[Array, "times samples classes"],
+    targets: Integer[Array, "samples longest"] | Integer[Array, " labels"],
+    input_lengths: Integer[Array, " samples"],
+    target_lengths: Integer[Array, " samples"],
+    neg_log_likelihood: Float[Array, " samples"],
+    log_alpha: Float[Array, "samples times spelling"],
     blank: int,
     zero_infinity: bool = False,
-) -> Array:
+) -> Float[Array, "times samples classes"]:
     """Of each class and time: its probability, less the share of the paths that have it then."""
     wide = opmath(log_probs.dtype)
     x, alpha = as_dtype(log_probs, wide), as_dtype(log_alpha, wide)

@@ -14,6 +14,8 @@ describe: `offset2bag` always has all indices, and only maxima have `maximum_ind
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -24,6 +26,9 @@ from torch_pjrt.lowering.embedding import added_rows, taken_rows
 from torch_pjrt.lowering.promote import as_dtype, opmath
 from torch_pjrt.lowering.table import LoweringTable
 from torch_pjrt.overloads import aten
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Integer
 
 Array = jax.Array
 
@@ -66,16 +71,21 @@ def _maxima(rows: Array, bags: Array, counts: Array, n_bags: int) -> tuple[Array
 
 @table.lowers(aten._embedding_bag.default, aten._embedding_bag_forward_only.default)
 def embedding_bag(
-    weight: Array,
-    indices: Array,
-    offsets: Array,
+    weight: Float[Array, "rows width"],
+    indices: Integer[Array, " indices"],
+    offsets: Integer[Array, " offsets"],
     scale_grad_by_freq: bool = False,
     mode: int = SUM,
     sparse: bool = False,
-    per_sample_weights: Array | None = None,
+    per_sample_weights: Float[Array, " indices"] | None = None,
     include_last_offset: bool = False,
     padding_idx: int = -1,
-) -> tuple[Array, Array, Array, Array]:
+) -> tuple[
+    Float[Array, "bags width"],
+    Integer[Array, " indices"],
+    Integer[Array, " offsets"],
+    Integer[Array, "bags width"] | Integer[Array, " 0"],
+]:
     """Output, `offset2bag`, `bag_size`, and which row gave each maximum."""
     wide = opmath(weight.dtype)
     indices, offsets = _alike(indices, offsets)
@@ -115,17 +125,17 @@ def embedding_bag(
 
 @table.lowers(aten._embedding_bag_dense_backward.default)
 def embedding_bag_dense_backward(
-    grad: Array,
-    indices: Array,
-    offset2bag: Array,
-    bag_size: Array,
-    maximum_indices: Array,
+    grad: Float[Array, "bags width"],
+    indices: Integer[Array, " indices"],
+    offset2bag: Integer[Array, " indices"],
+    bag_size: Integer[Array, " offsets"],
+    maximum_indices: Integer[Array, "bags width"] | Integer[Array, " unused"],
     num_weights: int,
     scale_grad_by_freq: bool,
     mode: int,
-    per_sample_weights: Array | None,
+    per_sample_weights: Float[Array, " indices"] | None,
     padding_idx: int = -1,
-) -> Array:
+) -> Float[Array, "rows width"]:
     """A scatter-add. `scale_grad_by_freq` divides each gradient by how often its index occurs."""
     wide, width = opmath(grad.dtype), grad.shape[1]
     indices, offset2bag = _alike(indices, offset2bag)
@@ -152,19 +162,19 @@ def embedding_bag_dense_backward(
 
 @table.lowers(aten._embedding_bag_backward.default)
 def embedding_bag_backward(
-    grad: Array,
-    indices: Array,
-    offsets: Array,
-    offset2bag: Array,
-    bag_size: Array,
-    maximum_indices: Array,
+    grad: Float[Array, "bags width"],
+    indices: Integer[Array, " indices"],
+    offsets: Integer[Array, " offsets"],
+    offset2bag: Integer[Array, " indices"],
+    bag_size: Integer[Array, " offsets"],
+    maximum_indices: Integer[Array, "bags width"] | Integer[Array, " unused"],
     num_weights: int,
     scale_grad_by_freq: bool,
     mode: int,
     sparse: bool,
-    per_sample_weights: Array | None,
+    per_sample_weights: Float[Array, " indices"] | None,
     padding_idx: int = -1,
-) -> Array:
+) -> Float[Array, "rows width"]:
     """Always dense: with `sparse` the call is refused, for there are no sparse tensors here."""
     return embedding_bag_dense_backward(
         grad,
@@ -182,14 +192,14 @@ def embedding_bag_backward(
 
 @table.lowers(aten._embedding_bag_per_sample_weights_backward.default)
 def embedding_bag_per_sample_weights_backward(
-    grad: Array,
-    weight: Array,
-    indices: Array,
-    offsets: Array,
-    offset2bag: Array,
+    grad: Float[Array, "bags width"],
+    weight: Float[Array, "rows width"],
+    indices: Integer[Array, " indices"],
+    offsets: Integer[Array, " offsets"],
+    offset2bag: Integer[Array, " indices"],
     mode: int,
     padding_idx: int = -1,
-) -> Array:
+) -> Float[Array, " indices"]:
     """The product of each index's row with the gradient of its bag; 0 for the padding row."""
     wide = opmath(grad.dtype)
     indices, offset2bag = _alike(indices, offset2bag)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +18,9 @@ from jax import lax
 from torch_pjrt.lowering.promote import as_dtype, opmath
 from torch_pjrt.lowering.table import LoweringTable
 from torch_pjrt.overloads import aten
+
+if TYPE_CHECKING:
+    from jaxtyping import Integer, Num
 
 Array = jax.Array
 
@@ -94,12 +98,12 @@ def fractional_max_pool3d(
     aten.fractional_max_pool2d_backward.default, aten.fractional_max_pool3d_backward.default
 )
 def fractional_max_pool_backward(
-    grad_output: Array,
-    self: Array,
+    grad_output: Num[Array, "*windows"],
+    self: Num[Array, "*elements"],
     kernel_size: Sequence[int],
     output_size: Sequence[int],
-    indices: Array,
-) -> Array:
+    indices: Integer[Array, "*windows"],
+) -> Num[Array, "*elements"]:
     """Each gradient goes to the element that was the maximum; windows overlap."""
     n = len(kernel_size)
     n_planes, plane = math.prod(self.shape[:-n]), math.prod(self.shape[-n:])

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +26,9 @@ from torch_pjrt.lowering.promote import as_dtype, opmath
 from torch_pjrt.lowering.resample import CUBIC as SLOPE
 from torch_pjrt.lowering.table import LoweringTable
 from torch_pjrt.overloads import aten
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
 
 Array = jax.Array
 
@@ -136,8 +140,12 @@ def _sampled(x: Array, grid: Array, mode: int, padding_mode: int, align_corners:
 
 @table.lowers(aten.grid_sampler_2d.default, aten.grid_sampler_3d.default)
 def grid_sampler(
-    input: Array, grid: Array, interpolation_mode: int, padding_mode: int, align_corners: bool
-) -> Array:
+    input: Float[Array, "images channels *sizes"],
+    grid: Float[Array, "images *points dims"],
+    interpolation_mode: int,
+    padding_mode: int,
+    align_corners: bool,
+) -> Float[Array, "images channels *points"]:
     wide = opmath(input.dtype)
     x, points = as_dtype(input, wide), as_dtype(grid, wide)
     result = _sampled(x, points, interpolation_mode, padding_mode, align_corners)
@@ -146,14 +154,14 @@ def grid_sampler(
 
 @table.lowers(aten.grid_sampler_2d_backward.default, aten.grid_sampler_3d_backward.default)
 def grid_sampler_backward(
-    grad_output: Array,
-    input: Array,
-    grid: Array,
+    grad_output: Float[Array, "images channels *points"],
+    input: Float[Array, "images channels *sizes"],
+    grid: Float[Array, "images *points dims"],
     interpolation_mode: int,
     padding_mode: int,
     align_corners: bool,
     output_mask: Sequence[bool],
-) -> tuple[Array | None, Array]:
+) -> tuple[Float[Array, "images channels *sizes"] | None, Float[Array, "images *points dims"]]:
     """The gradient of the image, if wanted, and of the grid, always: so PyTorch."""
     wide = opmath(input.dtype)
 

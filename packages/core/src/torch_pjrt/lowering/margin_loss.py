@@ -8,7 +8,7 @@ What every rule here may assume and must keep:
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +20,9 @@ from torch_pjrt.lowering.loss import MEAN, NONE
 from torch_pjrt.lowering.promote import as_dtype, opmath
 from torch_pjrt.lowering.table import LoweringTable
 from torch_pjrt.overloads import aten
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Integer
 
 Array = jax.Array
 
@@ -65,13 +68,13 @@ def _excess(x: Array, target: Array, margin: Any) -> tuple[Array, Array, Array]:
 
 @table.lowers(aten.multi_margin_loss.default, static=("p",))
 def multi_margin_loss(
-    self: Array,
-    target: Array,
+    self: Float[Array, "samples classes"] | Float[Array, " classes"] | Float[Array, ""],
+    target: Integer[Array, " samples"] | Integer[Array, ""],
     p: Any = 1,
     margin: Any = 1,
-    weight: Array | None = None,
+    weight: Float[Array, " classes"] | None = None,
     reduction: int = MEAN,
-) -> Array:
+) -> Float[Array, " samples"] | Float[Array, ""]:
     x, classes = _rows(self, target)
     losses, _, _ = _excess(x, classes, margin)
     if p == 2:
@@ -84,14 +87,14 @@ def multi_margin_loss(
 
 @table.lowers(aten.multi_margin_loss_backward.default, static=("p",))
 def multi_margin_loss_backward(
-    grad_output: Array,
-    self: Array,
-    target: Array,
+    grad_output: Float[Array, " samples"] | Float[Array, ""],
+    self: Float[Array, "samples classes"] | Float[Array, " classes"] | Float[Array, ""],
+    target: Integer[Array, " samples"] | Integer[Array, ""],
     p: Any,
     margin: Any,
-    weight: Array | None = None,
+    weight: Float[Array, " classes"] | None = None,
     reduction: int = MEAN,
-) -> Array:
+) -> Float[Array, "samples classes"] | Float[Array, " classes"] | Float[Array, ""]:
     x, classes = _rows(self, target)
     excess, right, _ = _excess(x, classes, margin)
     slope = 2 * excess if p == 2 else as_dtype(excess > 0, x.dtype)
@@ -119,8 +122,13 @@ def _too_near(x: Array, target: Array, is_target: Array) -> Array:
 
 @table.lowers(aten.multilabel_margin_loss_forward.default)
 def multilabel_margin_loss_forward(
-    self: Array, target: Array, reduction: int
-) -> tuple[Array, Array]:
+    self: Float[Array, "samples classes"] | Float[Array, " classes"] | Float[Array, ""],
+    target: Integer[Array, "samples classes"] | Integer[Array, " classes"] | Integer[Array, ""],
+    reduction: int,
+) -> tuple[
+    Float[Array, " samples"] | Float[Array, ""],
+    Float[Array, "samples classes"] | Float[Array, " classes"] | Float[Array, ""],
+]:
     """The loss, and 1 for each right class. A class listed twice counts twice."""
     x, classes = _rows(self, target)
     here = classes[:, :, None] == along((*classes.shape, x.shape[1]), 2)
@@ -135,8 +143,12 @@ def multilabel_margin_loss_forward(
 
 @table.lowers(aten.multilabel_margin_loss_backward.default)
 def multilabel_margin_loss_backward(
-    grad_output: Array, self: Array, target: Array, reduction: int, is_target: Array
-) -> Array:
+    grad_output: Float[Array, " samples"] | Float[Array, ""],
+    self: Float[Array, "samples classes"] | Float[Array, " classes"] | Float[Array, ""],
+    target: Integer[Array, "samples classes"] | Integer[Array, " classes"] | Integer[Array, ""],
+    reduction: int,
+    is_target: Float[Array, "samples classes"] | Float[Array, " classes"] | Float[Array, ""],
+) -> Float[Array, "samples classes"] | Float[Array, " classes"] | Float[Array, ""]:
     x, classes = _rows(self, target)
     active = _too_near(x, classes, lax.reshape(is_target, x.shape) != 0) > 0
     active = as_dtype(active, x.dtype)

@@ -8,7 +8,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
 from torch_pjrt import operators
@@ -24,7 +23,7 @@ table = LoweringTable("mask")
 
 
 def _broadcast(*arrays: Array) -> list[Array]:
-    shape = np.broadcast_shapes(*(x.shape for x in arrays))
+    shape = jnp.broadcast_shapes(*(x.shape for x in arrays))
     return [
         x
         if x.shape == shape

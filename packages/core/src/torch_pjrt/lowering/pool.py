@@ -18,7 +18,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -27,6 +27,9 @@ from jax import lax
 from torch_pjrt.lowering.promote import as_dtype, opmath
 from torch_pjrt.lowering.table import LoweringTable
 from torch_pjrt.overloads import aten
+
+if TYPE_CHECKING:
+    from jaxtyping import Integer, Num
 
 Array = jax.Array
 Sizes = Sequence[int]
@@ -262,15 +265,15 @@ def _interleaved(arrays: Sequence[Array], axis: int) -> Array:
     aten.max_pool2d_with_indices_backward.default, aten.max_pool3d_with_indices_backward.default
 )
 def max_pool_with_indices_backward(
-    grad_output: Array,
-    self: Array,
+    grad_output: Num[Array, "*windows"],
+    self: Num[Array, "*elements"],
     kernel_size: Sizes,
     stride: Sizes,
     padding: int | Sizes,
     dilation: int | Sizes,
     ceil_mode: bool,
-    indices: Array,
-) -> Array:
+    indices: Integer[Array, "*windows"],
+) -> Num[Array, "*elements"]:
     rank = len(kernel_size)
     dims = _windows(self.shape, rank, kernel_size, stride, padding, dilation, ceil_mode)
     grad = as_dtype(grad_output, opmath(grad_output.dtype))

@@ -6,6 +6,8 @@ the result stays in float32, or that the gradient of such a result comes back fo
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from jax import lax
 
@@ -14,6 +16,9 @@ from torch_pjrt.lowering.cast import cast
 from torch_pjrt.lowering.promote import Array, opmath
 from torch_pjrt.lowering.table import LoweringTable
 from torch_pjrt.overloads import aten
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
 
 table = LoweringTable("softmax")
 
@@ -58,8 +63,11 @@ def _log_softmax(x: Array, dim: int, half_to_float: bool) -> Array:
 
 @table.lowers(aten._softmax_backward_data.default)
 def _softmax_backward_data(
-    grad_output: Array, output: Array, dim: int, input_dtype: torch.dtype
-) -> Array:
+    grad_output: Float[Array, "*dims"],
+    output: Float[Array, "*dims"],
+    dim: int,
+    input_dtype: torch.dtype,
+) -> Float[Array, "*dims"]:
     wide = opmath(output.dtype)
     grad, result = cast(grad_output, wide), cast(output, wide)
     weighted = lax.mul(grad, result)
@@ -73,8 +81,11 @@ def _softmax_backward_data(
 
 @table.lowers(aten._log_softmax_backward_data.default)
 def _log_softmax_backward_data(
-    grad_output: Array, output: Array, dim: int, input_dtype: torch.dtype
-) -> Array:
+    grad_output: Float[Array, "*dims"],
+    output: Float[Array, "*dims"],
+    dim: int,
+    input_dtype: torch.dtype,
+) -> Float[Array, "*dims"]:
     wide = opmath(output.dtype)
     grad, result = cast(grad_output, wide), cast(output, wide)
     total = grad

@@ -29,8 +29,8 @@ a field for each, in the operator's order (the key first, if the rule is random)
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from functools import wraps
+from dataclasses import MISSING, dataclass, fields
+from functools import partial, wraps
 from inspect import unwrap
 from typing import Any
 
@@ -71,12 +71,14 @@ class Lowering:
 class LoweringTable(Mapping[Any, Lowering]):
     """Operator overload -> its lowering. A second rule for an operator is a `DuplicateLowering`.
 
-    A row for an operator that this PyTorch lacks is `left_out`.
+    A row for an operator that this PyTorch lacks is `left_out`. Rules of `lowers_over` stand `over` those
+    that other tables have; they count once the table is laid over another (`overlaid`).
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.left_out: dict[Absent, Lowering] = {}
+        self.over: dict[Any, Lowering] = {}
         self._rows: dict[Any, Lowering] = {}
 
     def add(
@@ -105,14 +107,40 @@ class LoweringTable(Mapping[Any, Lowering]):
 
         return register
 
+    def lowers_over(
+        self, *ops: Any, static: Iterable[str] = (), call: type | None = None
+    ) -> Callable[[Rule], Rule]:
+        """Decorator: a rule that stands over the one that an operator has, whoever's that is.
+
+        Its first argument is the rule beneath, which takes the same arguments, for calls that this one
+        does not take. It draws random numbers as the rule beneath does, and knows the numbers that either
+        names in `static`. One rule can stand over an operator's: a second is a `DuplicateLowering`.
+
+            @table.lowers_over(aten.mm.default)
+            def mm(beneath, self, mat2):
+                return beneath(self, mat2) if min(self.shape) < 512 else my_kernel(self, mat2)
+        """
+
+        def register(rule: Rule) -> Rule:
+            added = rule if call is None else _taking_over(call, rule)
+            for op in ops:
+                if not isinstance(op, Absent):
+                    self._put(op, Lowering(added, frozenset(static)), self.over)
+            return rule
+
+        return register
+
     def rule_of(self, op: Any) -> Rule:
         """The rule of `op`, for another operator that it serves as well: this PyTorch may lack `op`."""
         return (self.left_out if isinstance(op, Absent) else self._rows)[op].rule
 
     def overlaid(self, other: LoweringTable) -> LoweringTable:
-        """This table with `other`'s rows in place of its own where both have one."""
+        """This table with `other`'s rows in place of its own where both have one, or over them."""
         result = LoweringTable(f"{self.name} under {other.name}")
         result._rows = {**self._rows, **other._rows}
+        for op, lowering in other.over.items():
+            if op in result._rows:
+                result._rows[op] = _standing_over(lowering, result._rows[op])
         result.left_out = {**self.left_out, **other.left_out}
         return result
 
@@ -123,10 +151,13 @@ class LoweringTable(Mapping[Any, Lowering]):
         for table in tables:
             for op, lowering in (*table._rows.items(), *table.left_out.items()):
                 result._put(op, lowering)
+            for op, lowering in table.over.items():
+                result._put(op, lowering, result.over)
         return result
 
-    def _put(self, op: Any, lowering: Lowering) -> None:
-        rows: dict[Any, Lowering] = self.left_out if isinstance(op, Absent) else self._rows
+    def _put(self, op: Any, lowering: Lowering, rows: dict[Any, Lowering] | None = None) -> None:
+        if rows is None:
+            rows = self.left_out if isinstance(op, Absent) else self._rows
         if (first := rows.get(op)) is not None:
             raise DuplicateLowering(
                 f"`{op}` has two lowerings in the table `{self.name}`.",
@@ -157,3 +188,33 @@ def taking(call: type, rule: Rule) -> Rule:
 
     spread.call = call  # type: ignore[attr-defined]
     return spread
+
+
+def _standing_over(lowering: Lowering, beneath: Lowering) -> Lowering:
+    """One row for both. `where` is that of the rule above."""
+    rule = wraps(lowering.rule)(partial(lowering.rule, beneath.rule))
+    return Lowering(rule, lowering.static | beneath.static, beneath.random)
+
+
+def _taking_over(call: type, rule: Rule) -> Rule:
+    """As `taking`, for a rule that stands over another, which it calls with one `call`, too."""
+
+    @wraps(rule)
+    def spread(beneath: Rule, *args: Any, **kwargs: Any) -> Any:
+        if getattr(beneath, "call", None) is call:
+            return rule(unwrap(beneath), call(*args, **kwargs))
+        return rule(lambda changed: _called(beneath, changed), call(*args, **kwargs))
+
+    return spread
+
+
+def _called(rule: Rule, call: Any) -> Any:
+    """A rule that takes the operator's arguments, given one `call`, without what PyTorch does not have."""
+    args, kwargs = [], {}
+    for field in fields(call):
+        given = getattr(call, field.name)
+        if not field.kw_only:
+            args.append(given)
+        elif field.default is MISSING or given != field.default:
+            kwargs[field.name] = given
+    return rule(*args, **kwargs)

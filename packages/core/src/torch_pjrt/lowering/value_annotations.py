@@ -11,7 +11,7 @@ of PyTorch's, so that `torch.compile`, autograd, rolled layers and captured step
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +46,7 @@ class Kind:
     name: str
     rule: Callable[..., Any] | None
     gradient: bool
+    again: str | None = None
 
 
 kinds: dict[str, Kind] = session.own("kinds of annotations", {})
@@ -56,6 +57,7 @@ def define_annotation(
     rule: Callable[..., Any] | None = None,
     *,
     gradient: bool = True,
+    again: str | None = None,
     fingerprint: str | None = None,
 ) -> None:
     """Make a kind of annotation known to this process, under a name like `mine.layout`.
@@ -63,6 +65,9 @@ def define_annotation(
     rule         what a node becomes: from a JAX array and the annotation's arguments to an array of the
                  same shape and dtype, `jax.lax.with_sharding_constraint` say. None: the array as it is.
     gradient     whether the value's gradient gets the same annotation.
+    again        a kind without arguments: the backward of a graph that `torch.compile` makes is to compute
+                 the value again instead of keeping it, from its input annotated so. A kind whose rule is a
+                 barrier keeps XLA from merging the two.
     fingerprint  a text that changes whenever the rule computes something else, for rules that are no
                  functions of a module's own (closures, partials): without one their programs are not
                  kept on disk.
@@ -74,7 +79,7 @@ def define_annotation(
     known = kinds.get(kind)
     if known is not None and known.rule is not rule:
         raise SettingError(f"There is an annotation of the kind `{kind}` already.", saw=repr(known))
-    kinds[kind] = Kind(kind, rule, gradient)
+    kinds[kind] = Kind(kind, rule, gradient, again)
     added.note_source(kind, rule, fingerprint)
 
 
@@ -105,6 +110,12 @@ def annotation_of(node: Node) -> Annotation | None:
         return None
     _, kind, value = node.signature.args
     return Annotation(kind, ast.literal_eval(value))
+
+
+def computed_again(operator: Any, args: Sequence[Any]) -> str | None:
+    """`again` of the kind of an annotation, by its operator and its arguments; None for other operators."""
+    known = kinds.get(args[1]) if operator is ANNOTATE else None
+    return None if known is None else known.again
 
 
 def applied(x: Any, kind: str, value: str) -> Any:

@@ -65,7 +65,16 @@ def explained(why: Difference) -> str:
     return f"{why.what}{where}.{unknown} Advice: {why.advice}."
 
 
-_HAVE_LINES = frozenset(ADVICE) - {"seeding", "precision", "rolling", "options", "inputs", "again"}
+_HAVE_LINES = frozenset(ADVICE) - {
+    "seeding",
+    "precision",
+    "rolling",
+    "options",
+    "inputs",
+    "again",
+    "ranks",
+    "plan",
+}
 
 
 class _Compilations:

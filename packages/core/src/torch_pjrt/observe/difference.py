@@ -31,6 +31,8 @@ ADVICE = {
     "precision": "set `torch.set_float32_matmul_precision` once",
     "rolling": "set `torch_pjrt.config.roll_layers` once",
     "options": "set `torch_pjrt.config.compile_options` once",
+    "ranks": "each process group has its own programs: use one group for the same collectives",
+    "plan": "apply plans of auto-sharding before the first step",
     "sharding": "mark a tensor once, before the first step, and bring each batch in the same way",
     "seeding": "seed before the loop and not in it",
     "inputs": "the same operators run, but other tensors were written over",
@@ -68,7 +70,7 @@ def difference(new: RecordedProgram, old: RecordedProgram) -> Difference:
     """The first difference, in the order of what causes what."""
     for find in (
         *(_operators, _signatures, _wiring, _specs, _draws),
-        *(_precision, _rolling, _options, _shardings, _live, _numbers, _donated),
+        *(_precision, _rolling, _options, _ranks, _passes, _shardings, _live, _numbers, _donated),
     ):
         found = find(new, old)
         if found is not None:
@@ -236,6 +238,13 @@ def _options(new: RecordedProgram, old: RecordedProgram) -> Found | None:
     )
 
 
+def _ranks(new: RecordedProgram, old: RecordedProgram) -> Found | None:
+    if new.joint == old.joint:
+        return None
+    now, then = (one.joint or "no other process" for one in (new, old))
+    return "ranks", f"what takes part in its collectives is {now}; it was {then}", None
+
+
 def _shardings(new: RecordedProgram, old: RecordedProgram) -> Found | None:
     for number, (now, then) in enumerate(zip(new.shardings, old.shardings, strict=False)):
         if now != then:
@@ -260,6 +269,12 @@ def _rolling(new: RecordedProgram, old: RecordedProgram) -> Found | None:
     if new.rolling == old.rolling:
         return None
     return "rolling", f"`roll_layers` is `{new.rolling}`; it was `{old.rolling}`", None
+
+
+def _passes(new: RecordedProgram, old: RecordedProgram) -> Found | None:
+    if new.passes == old.passes:
+        return None
+    return "plan", "another plan says how its values lie", None
 
 
 def _live(new: RecordedProgram, old: RecordedProgram) -> Found | None:

@@ -17,8 +17,18 @@ from torch_pjrt.session import session
 
 Options = tuple[tuple[str, object], ...]
 Shardings = tuple[Any, ...]  # JAX's, of the inputs
+Passes = tuple[Any, ...]  # those of this program alone (`Pass` of a layer above)
 Key = tuple[
-    tuple[Any, ...], tuple[int, ...], tuple[TensorSpec, ...], int, str, str, Options, Shardings
+    tuple[Any, ...],
+    tuple[int, ...],
+    tuple[TensorSpec, ...],
+    int,
+    str,
+    str,
+    Options,
+    str | None,
+    Passes,
+    Shardings,
 ]
 
 
@@ -26,7 +36,7 @@ Key = tuple[
 class RecordedProgram:
     """One recorded program. Arrays have an element for each operator that was recorded.
 
-    code, live, specs, n_draws, precision, rolling, options, shardings   the cache's key: see
+    code, live, specs, n_draws, precision, rolling, options, joint, passes, shardings   the cache's key: see
                                   `compile/programs.py`. The shardings are empty where all is on one chip.
     signatures, operators         the numbers of the signatures, and of the operators alone.
     starts, firsts                where the operator starts in the code; the number of its first result.
@@ -43,6 +53,8 @@ class RecordedProgram:
     precision: str
     rolling: str
     options: Options
+    joint: str | None
+    passes: Passes
     shardings: Shardings
     signatures: np.ndarray
     operators: np.ndarray

@@ -21,7 +21,7 @@ from torch_pjrt.errors import (
     UnknownDevice,
 )
 from torch_pjrt.lowering.added import ADDED
-from torch_pjrt.lowering.table import LoweringTable
+from torch_pjrt.lowering.table import Lowering, LoweringTable
 from torch_pjrt.passes.runner import Pass, in_order
 from torch_pjrt.plugin import answers, spec
 from torch_pjrt.plugin import core as core_plugin
@@ -154,17 +154,8 @@ class Host:
         tables = self._ask_for(device, "torch_pjrt_lowerings")
         core = tables.pop(core_plugin.PLUGIN, None) or LoweringTable("core")
         theirs = {name: table for name, table in tables.items() if table is not None}
-        owners: dict[Any, str] = {}
-        for name, table in theirs.items():
-            for op in table:
-                if op in owners:
-                    raise DuplicateLowering(
-                        f"Two plugins give a lowering for `{op}` on `{device.name}`.",
-                        saw=f"`{owners[op]}` ({theirs[owners[op]][op].where}) "
-                        f"and `{name}` ({table[op].where})",
-                        hint=_forbid(name),
-                    )
-                owners[op] = name
+        owners = _owners(device, theirs, "give", lambda table: table)
+        _owners(device, theirs, "stand over", lambda table: table.over)
         for op in ADDED:
             if op in owners:
                 raise DuplicateLowering(
@@ -271,6 +262,27 @@ class Host:
         )
         broken = "".join(f"; the plugin `{b.name}` is broken: {b.why}" for b in self.broken)
         return forbidden + broken
+
+
+def _owners(
+    device: Device,
+    tables: Mapping[str, LoweringTable],
+    what: str,
+    rows: Callable[[LoweringTable], Mapping[Any, Lowering]],
+) -> dict[Any, str]:
+    """Which plugin has a rule for which operator. Two for one are a `DuplicateLowering`."""
+    owners: dict[Any, str] = {}
+    for name, table in tables.items():
+        for op, row in rows(table).items():
+            if op in owners:
+                first = rows(tables[owners[op]])[op]
+                raise DuplicateLowering(
+                    f"Two plugins {what} a lowering for `{op}` on `{device.name}`.",
+                    saw=f"`{owners[op]}` ({first.where}) and `{name}` ({row.where})",
+                    hint=_forbid(name),
+                )
+            owners[op] = name
+    return owners
 
 
 def by_priority(offers: Iterable[Offer]) -> list[Offer]:

@@ -18,16 +18,19 @@ Core's rules that a device's own may build on, by the operators' names; argument
                                     makes. `first_row`: which query of a causal attention the first one is;
                                     the backward's `over_rows` sums the product of two arrays over rows
     over_rows                       core's
+    seed_of, key_of                 the key that attention drops weights with as the integer that its backward
+                                    is given, and back; `kept` is the mask, True where a weight stays
     convolution, convolution_backward, convolution_backward_overrideable
                                     `kind`: a subclass of `Convolution`, whose methods are the maps between
                                     input, kernel and output
     grouped_mm                      `groups`: an object of a subclass of `Groups`, which multiplies by groups
+    core_rules                      all of them: a LoweringTable, without what a device's plugin replaces
 """
 
 from __future__ import annotations
 
 from torch_pjrt.dtypes import to_jax, to_torch
-from torch_pjrt.lowering.attention import Attention, AttentionBackward, over_rows
+from torch_pjrt.lowering.attention import Attention, AttentionBackward, key_of, over_rows, seed_of
 from torch_pjrt.lowering.attention import scaled_dot_product_attention as attention
 from torch_pjrt.lowering.attention import (
     scaled_dot_product_attention_backward as attention_backward,
@@ -38,10 +41,12 @@ from torch_pjrt.lowering.conv import (
     convolution_backward,
     convolution_backward_overrideable,
 )
+from torch_pjrt.lowering.dropout import kept
 from torch_pjrt.lowering.grouped_matmul import Groups, grouped_mm
 from torch_pjrt.lowering.narrow import without_x64
 from torch_pjrt.lowering.promote import Promote, opmath, promoted
 from torch_pjrt.lowering.reduction import axes
+from torch_pjrt.lowering.table import LoweringTable
 
 __all__ = [
     "Attention",
@@ -55,11 +60,22 @@ __all__ = [
     "convolution",
     "convolution_backward",
     "convolution_backward_overrideable",
+    "core_rules",
     "grouped_mm",
+    "kept",
+    "key_of",
     "opmath",
     "over_rows",
     "promoted",
+    "seed_of",
     "to_jax",
     "to_torch",
     "without_x64",
 ]
+
+
+def core_rules() -> LoweringTable:
+    """Core's rules of all operators, for programs that are for several devices at once."""
+    from torch_pjrt.lowering import CORE
+
+    return CORE

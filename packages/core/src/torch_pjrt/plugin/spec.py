@@ -43,7 +43,8 @@ def torch_pjrt_lowerings(device: Device) -> LoweringTable | None:
 
     Called once, when `device` has been chosen; `python -m torch_pjrt plugins` asks for every device
     on offer. Two plugins may not both give a rule for one operator on one device: that is a
-    `DuplicateLowering`. Rules for operators that the core lacks are added.
+    `DuplicateLowering`. Rules for operators that the core lacks are added. A rule of
+    `LoweringTable.lowers_over` does not replace the operator's rule but is given it.
     """
     return None
 

@@ -25,6 +25,7 @@ from torch_pjrt.observe.compilations import note_lines_if_logged
 from torch_pjrt.observe.counters import counters
 from torch_pjrt.observe.stops import syncing
 from torch_pjrt.references import counts, held_elsewhere
+from torch_pjrt.run import together
 from torch_pjrt.run.deferred_checks import look
 from torch_pjrt.session import session
 from torch_pjrt.settings import settings
@@ -126,6 +127,13 @@ def cut(tape: Tape) -> Tape:
     return state.tape
 
 
+def run_pending(tape: Tape, cause: str) -> None:
+    """Run what is pending on a tape, of whichever thread, as `sync` does."""
+    with _runs.lock:
+        if tape.values and not tape.ended and tape not in _running:
+            _sync(tape, cause)
+
+
 def materialize(value: Value) -> None:
     """Make sure that the value is on the device: run the tape that it is pending on, of whichever thread."""
     if value.array is not None:
@@ -160,9 +168,11 @@ def _run(tape: Tape, cause: object) -> None:
             live = live_values(tape.values)
             found = _launch(tape, live, cause)
     except BaseException as error:
-        if tape.box:
+        if tape.box or tape.ended:
             _end(tape)
-        elif isinstance(error, LaunchRefused) or not isinstance(error, Exception):
+        elif (isinstance(error, LaunchRefused) and tape.joint is None) or not isinstance(
+            error, Exception
+        ):
             tape.closed = state.tape is not tape  # nothing is lost: who reads runs it
         else:
             _fail(tape, live, error)
@@ -177,12 +187,14 @@ def _run(tape: Tape, cause: object) -> None:
 
 def _launch(tape: Tape, live: tuple[int, ...], cause: object) -> Exception | None:
     """Make the program of these values and launch it; what the checker has found."""
-    if not live:
+    if not live and tape.joint is None:
         tape.ended = True
         return None
     reusable = (
         reusable_inputs(tape, live) if checker is None and client().donates else _NOTHING_TAKEN
     )
+    if tape.joint is not None and not _is_one_program(tape, live, reusable, cause):
+        return None
     program = program_for(tape, live, reusable, cause)
     if not tape.box:  # else a finalizer, or a pass, has read what this tape computes
         tape.program = program
@@ -190,7 +202,21 @@ def _launch(tape: Tape, live: tuple[int, ...], cause: object) -> Exception | Non
     _store(tape)
     for listener in listeners:
         listener(tape, tape.program)
-    return checker(tape, live) if checker is not None else None
+    return checker(tape, live) if checker is not None and tape.joint is None else None
+
+
+def _is_one_program(
+    tape: Tape, live: tuple[int, ...], reusable: dict[int, int], cause: object
+) -> bool:
+    """Whether a tape that other processes take part in is to be run as one program; else it has been run."""
+    is_one = together.is_one_program(tape, live, reusable, cause)
+    if is_one and live:
+        return True
+    if is_one:
+        tape.ended = True
+    else:
+        together.run_apart(tape, live, reusable, cause, is_agreed=is_one is False)
+    return False
 
 
 def _run_within(tape: Tape, cause: object) -> None:
@@ -239,7 +265,9 @@ def _fail(tape: Tape, live: tuple[int, ...], error: Exception) -> None:
     """The program could not be made or launched: what can be had is."""
     tape.failure = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
     try:
-        if isinstance(error, DeviceFull):
+        if tape.joint is not None:
+            together.fail(tape, live, "an error in the whole", error)
+        elif isinstance(error, DeviceFull):
             # Little can be had now, and each attempt may compile for long.
             _salvage(tape, _take_back_writes(tape, live), 2)
         else:

@@ -13,16 +13,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, TextIO
 
-# Compiling takes most of the time of such runs: without LLVM's optimizations and with XLA's simpler
-# emitters, a twentieth of it; but those take forever over some programs.
-QUICK_XLA_FLAGS = " ".join(
-    (
-        "--xla_backend_optimization_level=0",
-        "--xla_llvm_disable_expensive_passes=true",
-        "--xla_cpu_use_fusion_emitters=false",
-        "--xla_cpu_parallel_codegen_split_count=1",
-    )
-)
+from torch_pjrt.testing.quick import quick_flags
 
 
 def environment(*, quick: bool = True, programs: str = "", **more: str) -> dict[str, str]:
@@ -31,7 +22,7 @@ def environment(*, quick: bool = True, programs: str = "", **more: str) -> dict[
     None keeps any by default: such runs make thousands that nobody needs again.
     """
     # Flags of the environment, also empty ones, win.
-    flags = {"XLA_FLAGS": QUICK_XLA_FLAGS} if quick else {}
+    flags = {"XLA_FLAGS": quick_flags()} if quick else {}
     return {**flags, **os.environ, **more, "TORCH_PJRT_CACHE_DIR": programs}
 
 

@@ -28,12 +28,21 @@ def _attend(q: Any, k: Any, v: Any, bias: Any, causal: bool, scale: float | None
     if causal:
         seen = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool).tril()
         causal_bias = torch.zeros(seen.shape).masked_fill(~seen, -math.inf)
-        bias = causal_bias if bias is None else bias + causal_bias
+        bias = causal_bias if bias is None else _added(bias) + causal_bias
     sharing = q.shape[-3] // k.shape[-3]
     k, v = (x.repeat_interleave(sharing, -3) for x in (k, v))
     scale = q.shape[-1] ** -0.5 if scale is None else scale
-    scores = q @ k.mT * scale + (0 if bias is None else bias)
+    scores = q @ k.mT * scale
+    if bias is not None:
+        scores = scores + _added(bias)
     return torch._safe_softmax(scores, -1) @ v, scores
+
+
+def _added(bias: torch.Tensor) -> torch.Tensor:
+    """A mask as what is added."""
+    if bias.dtype != torch.bool:
+        return bias
+    return torch.zeros(bias.shape).masked_fill(~bias, -math.inf)
 
 
 def _wide(x: Any) -> Any:
@@ -55,13 +64,18 @@ def _backward(
     cum_k: Any, max_q: int, max_k: int, p: float, causal: bool, seed: Any, offset: Any, *,
     scale: float | None = None,
 ) -> Any:  # fmt: skip
-    given = [x for x in (q, k, v, bias) if x is not None]
+    is_mask = bias is not None and bias.dtype == torch.bool
+    given = [x for x in (q, k, v, None if is_mask else bias) if x is not None]
     inputs = [_wide(x).detach().requires_grad_() for x in given]
+    q, k, v = inputs[:3]
     with torch.enable_grad():
-        out, _ = _attend(*inputs[:3], inputs[3] if bias is not None else None, causal, scale)
+        out, _ = _attend(q, k, v, bias if is_mask else (*inputs, None)[3], causal, scale)
         grads = torch.autograd.grad(out, inputs, grad.to(out.dtype))
     results = [g.to(x.dtype) for g, x in zip(grads, given, strict=True)]
-    return *results[:3], results[3] if bias is not None else None
+    return *results[:3], torch.zeros_like(bias) if bias is not None and is_mask else (
+        *results,
+        None,
+    )[3]
 
 
 cpu.impl(forward.name().removeprefix("aten::"), _forward, "CPU")
@@ -70,6 +84,12 @@ cpu.impl(backward.name().removeprefix("aten::"), _backward, "AutogradCPU")
 
 def normal(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return torch.randn(shape, generator=seed, dtype=torch.float64).to(dtype)
+
+
+def alike(dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Query, key and value."""
+    q, k, v = (normal(1, 2, 5, 4, dtype=dtype) for _ in range(3))
+    return q, k, v
 
 
 def all_but_seed(actual: Any, expected: Any) -> None:
@@ -85,17 +105,18 @@ def all_but_seed(actual: Any, expected: Any) -> None:
 
 def both(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: Any = None, causal: bool = False,
-    **scale: float,
+    scale: float | None = None,
 ) -> list[Sample]:  # fmt: skip
-    out, lse, *rest = _forward(q, k, v, bias, 0.0, causal, **scale)
+    out, lse, *rest = _forward(q, k, v, bias, 0.0, causal, scale=scale)
     grad = normal(*out.shape, dtype=out.dtype)
     mask = [True, True, True, bias is not None]
     args = (grad, q, k, v, bias, mask, out, lse, *rest[:4], 0.0, causal, rest[4], rest[5])
+    kwargs = {} if scale is None else {"scale": scale}
     atol, rtol = (4e-2, 4e-2) if q.dtype == BF16 else (1e-5, 1e-5)
     why = "sums in another order, and the oracle's bfloat16 is float32 throughout"
     return [
-        Sample(forward, (q, k, v, bias, 0.0, causal), scale, why="random", compare=all_but_seed),
-        Sample(backward, args, scale, rtol=rtol, atol=atol, why=why),
+        Sample(forward, (q, k, v, bias, 0.0, causal), kwargs, why="random", compare=all_but_seed),
+        Sample(backward, args, kwargs, rtol=rtol, atol=atol, why=why),
     ]
 
 
@@ -116,9 +137,9 @@ def dropped(p: float) -> list[Sample]:
     def drops_as_forward_did(actual: Any, _: Any) -> None:
         key = jax.random.wrap_key_data(jax.numpy.asarray(halves, "uint32"), impl="threefry2x32")
         with jax.enable_x64(True):
-            arrays = [jax.numpy.asarray(x.numpy()) for x in (q, q, eye)]
+            query, value = (jax.numpy.asarray(x.numpy()) for x in (q, eye))
             out, _, _, _, _, _, seed, _, _ = scaled_dot_product_attention(
-                Attention(key, *arrays, None, p)
+                Attention(key, query, query, value, None, p)
             )
             assert dtypes.to_torch(seed.dtype) == torch.int64
             assert int(seed) == int(packed)
@@ -145,9 +166,10 @@ SAMPLES: list[Sample] = [
     *both(normal(2, 3, 5, 4), normal(2, 3, 7, 4), normal(2, 3, 7, 4), normal(2, 3, 5, 7)),
     *both(normal(2, 3, 5, 4), normal(2, 3, 7, 4), normal(2, 3, 7, 4), normal(5, 7)),
     *both(normal(2, 3, 5, 4), normal(2, 3, 7, 4), normal(2, 3, 7, 4), masking),
+    *both(normal(2, 3, 5, 4), normal(2, 3, 7, 4), normal(2, 3, 7, 4), allowed),
     *both(normal(2, 6, 5, 4), normal(2, 2, 7, 4), normal(2, 2, 7, 4)),
     *both(normal(3, 5, 4), normal(3, 7, 4), normal(3, 7, 6)),
-    *both(*(normal(1, 2, 5, 4, dtype=torch.float64) for _ in range(3))),
-    *both(*(normal(1, 2, 5, 4, dtype=BF16) for _ in range(3)), causal=True),
+    *both(*alike(torch.float64)),
+    *both(*alike(BF16), causal=True),
     *dropped(0.25),
 ]

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch._decomp import decomposition_table
 
 from check import Sample, sample
 from torch_pjrt.overloads import aten
@@ -20,7 +21,7 @@ BF16 = torch.bfloat16
 
 EPS = 1e-5
 rms_norm_backward = aten._fused_rms_norm_backward.default
-cpu.impl("_fused_rms_norm_backward", torch._decomp.decomposition_table[rms_norm_backward], "CPU")
+cpu.impl("_fused_rms_norm_backward", decomposition_table[rms_norm_backward], "CPU")
 
 
 def normal(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:

@@ -31,7 +31,7 @@ def lstm(
     cx: torch.Tensor,
     input_bias: torch.Tensor | None = None,
     hidden_bias: torch.Tensor | None = None,
-) -> Tensors:
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     gates = input_gates + hidden_gates
     if input_bias is not None and hidden_bias is not None:
         gates = gates + input_bias + hidden_bias
@@ -81,7 +81,7 @@ def gru(
     hx: torch.Tensor,
     input_bias: torch.Tensor | None = None,
     hidden_bias: torch.Tensor | None = None,
-) -> Tensors:
+) -> tuple[torch.Tensor, torch.Tensor]:
     if input_bias is not None and hidden_bias is not None:
         input_gates, hidden_gates = input_gates + input_bias, hidden_gates + hidden_bias
     in_r, in_z, in_n = input_gates.chunk(3, 1)

@@ -28,7 +28,7 @@ def _checked(call: NodeCall) -> None:
 
 
 def _bias(call: NodeCall, bias: Sized | None) -> Sized | None:
-    """The bias, with -inf for keys that are not there. A causal query sees none of those anyway."""
+    """The bias, with -inf (False) for keys that are not there. A causal query sees none of those anyway."""
     key = call["key"]
     if call["is_causal"] or not has_padding(key.dims[2]):
         return bias
@@ -39,7 +39,8 @@ def _bias(call: NodeCall, bias: Sized | None) -> Sized | None:
     elif not bias.dims[-1]:
         shape = [*bias.tensor.shape[:-1], key.tensor.shape[2]]
         bias = Sized(bias.tensor.expand(shape), (*bias.dims[:-1], key.dims[2]))
-    return call.filled(bias, [bias.ndim - 1], -math.inf)
+    is_mask = bias.tensor.dtype == torch.bool
+    return call.filled(bias, [bias.ndim - 1], False if is_mask else -math.inf)
 
 
 def attention(call: NodeCall) -> list[Any]:

@@ -2,25 +2,45 @@
 
 from __future__ import annotations
 
+import atexit
+import threading
+import time
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext, suppress
 from datetime import timedelta
+from functools import cache, lru_cache, wraps
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed import distributed_c10d
 
-from torch_pjrt.extend import Value, array_of, store, upload, value_of
-from torch_pjrt.plugin import contiguous_spec
-from torch_pjrt_spmd.distributed import findings
-from torch_pjrt_spmd.distributed.errors import PeerError
+from torch_pjrt.extend import (
+    JointOp,
+    Tape,
+    counters,
+    current,
+    intern,
+    record,
+    run_pending,
+    store,
+    upload,
+    value_of,
+)
+from torch_pjrt.plugin import Slot, TensorSpec, contiguous_spec
+from torch_pjrt_spmd.distributed.board import WAITING, Board
 from torch_pjrt_spmd.distributed.health import health
-from torch_pjrt_spmd.distributed.joining import chip_of
-from torch_pjrt_spmd.distributed.peers import Peers, lost_error
-from torch_pjrt_spmd.distributed.programs import Chips
+from torch_pjrt_spmd.distributed.peers import Peers
+from torch_pjrt_spmd.distributed.settings import fuses_collectives
+from torch_pjrt_spmd.distributed.together import Ranks
 
 Function = Callable[..., Sequence[Any]]
+
+# A collective after so few values does not wait for more: others may wait for it.
+_FEW = 4
+# Unless so often others that waited came behind one like it, and no read between: it is the first of a step.
+_OFTEN = 2
 
 
 class Group:
@@ -42,70 +62,146 @@ class Group:
         self.is_named = False  # whether PyTorch's group knows that this is its default backend
         self.to_itself: defaultdict[int, deque[list[torch.Tensor]]] = defaultdict(deque)
         self.peers = Peers(kv, ranks, rank, timeout)
-        self._chips = Chips([chip_of(r) for r in ranks])
+        self.joint = Ranks(name, self.peers)
+        self.pending: tuple[Tape, float] | None = None  # with collectives, and since when
+        self._at_once: set[Any] = (
+            set()
+        )  # what has not waited, since something was read or run otherwise
+        self._by_then = (0, 0)
+        self._began_steps: Counter[Any] = Counter()
 
     def run(
         self,
-        what: tuple[Any, ...],
         function: Function,
+        of: tuple[Any, ...],
         inputs: Sequence[torch.Tensor],
         outputs: Sequence[torch.Tensor | None],
     ) -> None:
-        """Launch a collective once all ranks are about to, and write what it gives into the outputs.
+        """Record a collective, which writes what it gives into the outputs.
 
-        what      its name and all that it depends on beside the inputs, as plain values, alike on each rank.
-        function  of the inputs' arrays, under `shard_map`; gives as many arrays as there are outputs.
-        outputs   of the arrays' shapes; None for what this rank does not want.
+        function  one of `collectives.py`; `of` are its first arguments, alike on each rank.
+        outputs   of the results' shapes; None for what this rank does not want.
+
+        What was recorded runs with it, later, where the group's ranks have recorded the same; else it runs
+        between what was recorded before and after.
         """
-        arrays = [array_of(value_of(x)) for x in inputs]
-        shapes = ", ".join(f"{x.dtype} {list(x.shape)}" for x in inputs)
-        self.peers.agree(f"{self.name}: {' '.join(map(str, what))} of {shapes or 'nothing'}")
-        try:
-            results = self._chips.run(what, function, arrays)
-        except (RuntimeError, ValueError) as error:
-            raise self._lost(f"{what[0]} of {shapes}", error) from error
-        finally:
-            if (own := health()) is not None:
-                own.left()
-        for tensor, array in zip(outputs, results, strict=True):
+        values = [value_of(x) for x in inputs]
+        tape = current()
+        if tape.nested or not fuses_collectives() or tape.joint not in (None, self.joint):
+            run_pending(tape, "a collective")
+            tape = current()
+        specs = tuple([value.spec for value in values])
+        outs = tuple(_specs_of(inputs, outputs))
+        slots = [Slot(i) for i in range(len(specs))]
+        signature = intern(_operator(function, of), (slots,), {}, specs, outs, returns="list")
+        is_early = self._is_to_run_at_once(tape, signature)
+        tape.joint = self.joint
+        made = record(signature, values, ())
+        tape = made[0].tape
+        assert tape is not None
+        if tape.joint is None:  # another thread has run the one before
+            tape.joint = self.joint
+        if self.pending is None or self.pending[0] is not tape:
+            self.pending = tape, time.monotonic()
+        for tensor, value in zip(outputs, made, strict=True):
             if tensor is not None:
-                write(tensor, array)
+                store(tensor, value)
+            else:
+                tape.kept.append(value)  # so that all ranks make the same program
+        if is_early or not fuses_collectives():
+            run_pending(tape, "a collective")
+        if is_early:
+            self._at_once.add(signature)
+            self._by_then = _syncs_and_reads()
+
+    def _is_to_run_at_once(self, tape: Tape, signature: Any) -> bool:
+        """Whether a collective comes after next to nothing, and is not known to begin a step."""
+        if self._at_once and self._by_then != _syncs_and_reads():
+            self._at_once.clear()
+        if tape.joint is None and tape.size <= _FEW:
+            return self._began_steps[signature] < _OFTEN
+        self._began_steps.update(self._at_once)
+        self._at_once.clear()
+        return False
+
+    def flush(self) -> None:
+        """Have done what was recorded with collectives: the others may wait for it."""
+        if self.pending is not None:
+            run_pending(self.pending[0], "what the ranks do by way of the host")
+            self.pending = None
 
     def exchange_on_host(self, work: Any, what: str) -> None:
         """Wait for what the host's group does: `what`, in words."""
+        self.flush()
         own = health()
         try:
             with own.waiting(what, self.peers.ranks) if own is not None else nullcontext():
                 work.wait(timedelta(seconds=self.peers.timeout))
         except RuntimeError as error:
-            raise self._lost(what, error) from error
-
-    def _lost(self, call: str, error: Exception) -> PeerError:
-        """What is raised where a collective has failed: it says which rank is gone, if that can be known."""
-        said, own = str(error).partition("\n")[0], health()
-        within = (
-            0.5 if "imed out" in said else 3.0
-        )  # after a time limit, it has been looked for long
-        if own is not None and (lost := own.find_lost(self.peers.ranks, within)):
-            return lost_error(lost, own.rank, f"{call}, which failed: {said}")
-        others = [rank for rank in self.peers.ranks if rank != self.peers.ranks[self.rank]]
-        late = findings.late(own.board.seen, others) if own is not None else []
-        return PeerError(
-            f"What ranks do together failed: {call}.",
-            ranks=[one.rank for one in late],
-            saw="\n    ".join([said, *(one.text for one in late)]),
-            hint="a rank is gone, or did not call it within TORCH_PJRT_PEER_TIMEOUT seconds",
-        )
+            raise self.peers.lost(what, error) from error
 
 
-def write(tensor: torch.Tensor, array: Any) -> None:
-    """Have a tensor hold what is in an array of its shape."""
-    store(tensor, Value.of_array(contiguous_spec(tensor.shape, tensor.dtype), array))
+def _syncs_and_reads() -> tuple[int, int]:
+    return counters.syncs.total(), counters.downloads
+
+
+@lru_cache(maxsize=4096)
+def _operator(function: Function, of: tuple[Any, ...]) -> JointOp:
+    """The one operator of a collective."""
+    name = " ".join(map(str, (function.__name__, *of)))
+    return JointOp(name, function, of)
+
+
+def _specs_of(
+    inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor | None]
+) -> Iterator[TensorSpec]:
+    """What the results look like; those that a rank does not want, as the inputs that they are made of."""
+    for i, output in enumerate(outputs):
+        like = output if output is not None else inputs[i * len(inputs) // len(outputs)]
+        yield contiguous_spec(like.shape, like.dtype)
 
 
 def fill(tensor: torch.Tensor, given: torch.Tensor) -> None:
     """Have a tensor hold what is in a CPU tensor of its shape and dtype, that nobody writes to any more."""
     store(tensor, upload(given, copy=False))
+
+
+# How long a collective may be pending, in seconds, before it is looked whether others wait for it.
+_LONG = 3.0
+
+
+def run_what_others_wait_for(board: Board) -> None:
+    """Run what has long been pending, by another thread, where ranks of its group wait for this one.
+
+    This one may wait for them in another way, by a collective of the host say.
+    """
+    for group in list(_groups.values()):
+        pending, ranks = group.pending, group.peers.ranks
+        if pending is None or time.monotonic() - pending[1] < _LONG:
+            continue
+        if pending[0].ended:
+            continue
+        own = ranks[group.rank]
+        board.look(set(ranks) - {own})
+        posts = [board.seen[rank].post for rank in ranks if rank != own and rank in board.seen]
+        if any(p.phase == WAITING and own in p.ranks and p.since_s > _LONG / 2 for p in posts):
+            group.pending = pending[0], time.monotonic()
+            threading.Thread(target=_run_for_others, args=(group,), daemon=True).start()
+
+
+def _run_for_others(group: Group) -> None:
+    try:
+        group.flush()
+    except Exception as error:  # who reads what is lost is told
+        if (own := health()) is not None:
+            own.note(error)
+
+
+def flush_all() -> None:
+    """Have done what was recorded with collectives of any group that knows what its ranks do."""
+    for group in list(_groups.values()):
+        if not group.joint.was_interrupted:
+            group.flush()
 
 
 _groups: dict[str, Group] = {}
@@ -118,6 +214,32 @@ def add(group: Group) -> None:
     for name in [name for name in _groups if name not in known]:
         del _groups[name]
     _groups[group.name] = group
+    if (own := health()) is not None:
+        own.look_after = run_what_others_wait_for
+    _flush_at_the_end()
+
+
+@cache
+def _flush_at_the_end() -> None:
+    """Others may wait for what is pending where this process, or its group, ends."""
+    destroy = distributed_c10d.destroy_process_group
+
+    @wraps(destroy)
+    def flush_and_destroy(*args: Any, **kwargs: Any) -> None:
+        try:
+            flush_all()
+        finally:
+            destroy(*args, **kwargs)
+
+    distributed_c10d.destroy_process_group = dist.destroy_process_group = flush_and_destroy
+    atexit.register(_flush_quietly)
+
+
+def _flush_quietly() -> None:
+    """At the end of the process; one that ends by an error does not wait for others."""
+    if (own := health()) is None or not own.has_failed:
+        with suppress(Exception):
+            flush_all()
 
 
 def generation(name: str) -> int:

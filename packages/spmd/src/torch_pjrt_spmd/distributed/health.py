@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cache
@@ -65,6 +65,7 @@ class Health:
 
     limit       how long others are waited for, in seconds.
     heard       when the store has last answered, by the monotonic clock.
+    look_after  called now and then, by a thread of its own, with the board: `group.py` puts a function here.
     store_fault what the store failed with, once it is gone.
     """
 
@@ -74,6 +75,7 @@ class Health:
         self.board = Board.make(store, size)
         self.heard = time.monotonic()
         self.store_fault: str | None = None
+        self.look_after: Callable[[Board], None] | None = None
         self._began = time.monotonic()
         self._phases: dict[int, Phase] = {}
         self._steps: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
@@ -225,6 +227,11 @@ class Health:
                 time.sleep(0.1)
         return self.lost(others) or findings.silent(self.board.seen, others, 2.5 * _POST_SECONDS)
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether this process ends by an error."""
+        return self._has_failed
+
     # Threads.
 
     def start(self) -> None:
@@ -257,6 +264,8 @@ class Health:
                     self.board.look(self._of_interest(phase))
                 elif time.monotonic() - self.heard > 10 * _POST_SECONDS:
                     self.board.look([self.rank])  # `put` alone does not say whether the store lives
+                if self.look_after is not None:
+                    self.look_after(self.board)
                 self.heard = time.monotonic()
             except (RuntimeError, ValueError) as error:
                 self.store_fault = str(error).partition("\n")[0]

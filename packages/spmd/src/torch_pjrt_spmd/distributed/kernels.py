@@ -1,8 +1,8 @@
 """Kernels of PyTorch's `c10d::*` operators for tensors of the device.
 
 All that communicates in PyTorch comes to these operators: `torch.distributed`'s functions, DDP's reducer,
-functional collectives, DTensor, FSDP. Each collective is a program of its own, launched in the order of
-calls, after what was recorded before it.
+functional collectives, DTensor, FSDP. Each collective is recorded as an operator (`collectives.py`), in the
+order of calls, among what was recorded before it and after.
 """
 
 from __future__ import annotations
@@ -17,20 +17,11 @@ import torch
 import torch.distributed as dist
 
 from torch_pjrt.extend import after_import
-from torch_pjrt_spmd.distributed import attention_sharding, batch_norm, reducers
+from torch_pjrt_spmd.distributed import attention_sharding, batch_norm, collectives, reducers
 from torch_pjrt_spmd.distributed.errors import PeerError
 from torch_pjrt_spmd.distributed.factors import factor_of_callers
 from torch_pjrt_spmd.distributed.group import Group, fill, group_of
-from torch_pjrt_spmd.distributed.programs import axis
-from torch_pjrt_spmd.distributed.reductions import (
-    Kind,
-    all_reduced,
-    as_bits,
-    from_bits,
-    from_root,
-    reduced,
-    scattered_from_root,
-)
+from torch_pjrt_spmd.distributed.reductions import Kind
 from torch_pjrt_spmd.distributed.work import done, pending
 
 Tensors = Sequence[torch.Tensor]
@@ -76,8 +67,7 @@ def _reduce_all(
     kind, factor = _reduction(op)
     if group.size == 1 and kind != Kind.PREMUL_SUM:
         return  # each holds its result, and what is recorded goes on
-    one = all_reduced(kind, group.size, factor)
-    group.run(("all_reduce", kind.name, factor), lambda *xs: [one(x) for x in xs], tensors, outputs)
+    group.run(collectives.all_reduce, (kind.name, factor), tensors, outputs)
 
 
 def _reduce_scatter(
@@ -113,35 +103,11 @@ def _reduce_scatter_tensor_coalesced(
 
 def _scatter_reduced(group: Group, outputs: Tensors, inputs: Tensors, op: Any) -> None:
     kind, factor = _reduction(op)
-    shapes = [tuple(x.shape) for x in outputs]
-    reduce = reduced(kind, group.size, factor)
-
-    def function(*xs: Any) -> list[Any]:
-        return [
-            reduce(_exchanged(x, (group.size, *shape))) for x, shape in zip(xs, shapes, strict=True)
-        ]
-
-    group.run(("reduce_scatter", kind.name, factor, *shapes), function, inputs, outputs)
-
-
-def _exchanged(x: Any, shape: tuple[int, ...]) -> Any:
-    """What each rank has for this one: `shape`'s first dim is that of ranks, before and after."""
-    import jax
-
-    bits = as_bits(x)
-    parts = bits.reshape(*shape, *bits.shape[x.ndim :])
-    return from_bits(jax.lax.all_to_all(parts, axis(), 0, 0, tiled=True), x.dtype)
+    shapes = tuple([tuple(x.shape) for x in outputs])
+    group.run(collectives.reduce_scatter, (kind.name, factor, shapes), inputs, outputs)
 
 
 # Gathering, and from one rank to the others.
-
-
-def _gathered(x: Any, shape: Sequence[int]) -> Any:
-    import jax
-
-    bits = as_bits(x)
-    whole = jax.lax.all_gather(bits, axis())
-    return from_bits(whole.reshape(*shape, *bits.shape[x.ndim :]), x.dtype)
 
 
 def _allgather(outputs: Sequence[Tensors], inputs: Tensors, pg: Any, *rest: Any) -> Any:
@@ -159,18 +125,13 @@ def _allgather_coalesced(outputs: Sequence[Tensors], inputs: Tensors, pg: Any, *
 def _gather_lists(
     group: Group, outputs: Sequence[Tensors], inputs: Tensors, to: int | None = None
 ) -> None:
-    n = group.size
-    shapes = [tuple(x.shape) for x in inputs]
-
-    def function(*xs: Any) -> list[Any]:
-        return [part for x in xs for part in _gathered(x, (n, *x.shape))]
-
-    wanted: list[torch.Tensor | None] = [None] * (n * len(inputs))
+    wanted: list[torch.Tensor | None] = [None] * (group.size * len(inputs))
     if to in (None, group.rank):
         wanted = [x for some in outputs for x in some]
-    group.run(
-        ("all_gather" if to is None else f"gather to {to}", *shapes), function, inputs, wanted
-    )
+    if to is None:
+        group.run(collectives.all_gather, (), inputs, wanted)
+    else:
+        group.run(collectives.gather, (to,), inputs, wanted)
 
 
 def _allgather_base(output: torch.Tensor, given: torch.Tensor, pg: Any, *rest: Any) -> Any:
@@ -184,12 +145,8 @@ def _allgather_into_tensor_coalesced(outputs: Tensors, inputs: Tensors, pg: Any,
 
 
 def _gather_bases(group: Group, outputs: Tensors, inputs: Tensors) -> None:
-    shapes = [tuple(x.shape) for x in outputs]
-
-    def function(*xs: Any) -> list[Any]:
-        return [_gathered(x, shape) for x, shape in zip(xs, shapes, strict=True)]
-
-    group.run(("all_gather_into_tensor", *shapes), function, inputs, outputs)
+    shapes = tuple([tuple(x.shape) for x in outputs])
+    group.run(collectives.all_gather_into_tensor, (shapes,), inputs, outputs)
 
 
 def _gather(
@@ -204,10 +161,9 @@ def _gather(
 
 
 def _broadcast(tensors: Tensors, pg: Any, root: int, root_tensor: int, *rest: Any) -> Any:
-    function = lambda *xs: [from_root(x, root) for x in xs]  # noqa: E731
     group = group_of(pg)
     if group.size > 1:
-        group.run(("broadcast", root), function, tensors, tensors)
+        group.run(collectives.broadcast, (root,), tensors, tensors)
     return list(tensors), done(tensors)
 
 
@@ -221,7 +177,7 @@ def _scatter(
     group = group_of(pg)
     for i, output in enumerate(outputs):
         given = torch.stack(list(inputs[i])) if group.rank == root else _zeros(group.size, output)
-        group.run(("scatter", root), lambda x: [scattered_from_root(x, root)], [given], [output])
+        group.run(collectives.scatter, (root,), [given], [output])
     return list(outputs), done(outputs)
 
 
@@ -246,21 +202,14 @@ def _alltoall_base(
         if not _on_all(group, even):
             _all_to_all_on_host(group, output, given, output_splits, input_splits)
             return done([output])
-    shape = tuple(output.shape)
-
-    def function(x: Any) -> list[Any]:
-        return [_exchanged(x.reshape(-1), (group.size, x.size // group.size)).reshape(shape)]
-
-    group.run(("all_to_all_single", shape), function, [given], [output])
+    group.run(collectives.all_to_all_single, (tuple(output.shape),), [given], [output])
     return done([output])
 
 
 def _alltoall(outputs: Tensors, inputs: Tensors, pg: Any, *rest: Any) -> Any:
     group = group_of(pg)
     if _on_all(group, len({x.shape for x in (*outputs, *inputs)}) == 1):
-        shape = (group.size, *outputs[0].shape)
-        function = lambda x: list(_exchanged(x, shape))  # noqa: E731
-        group.run(("all_to_all",), function, [torch.stack(list(inputs))], outputs)
+        group.run(collectives.all_to_all, (), [torch.stack(list(inputs))], outputs)
     else:
         _lists_on_host(group, outputs, inputs)
     return list(outputs), done(outputs)
@@ -268,6 +217,7 @@ def _alltoall(outputs: Tensors, inputs: Tensors, pg: Any, *rest: Any) -> Any:
 
 def _on_all(group: Group, here: bool) -> bool:
     """Whether something is so on all ranks."""
+    group.flush()
     flag = torch.tensor([int(here)], device="cpu")
     options = dist.AllreduceOptions()
     options.reduceOp = dist.ReduceOp(dist.ReduceOp.MIN)
@@ -312,7 +262,9 @@ def _barrier(
     device_ids: Sequence[int],
     *rest: Any,
 ) -> Any:
-    group_of(pg).peers.agree("barrier")
+    group = group_of(pg)
+    group.flush()
+    group.peers.agree("barrier")
     return done([])
 
 
@@ -363,6 +315,7 @@ def _recv_any_source(tensors: Tensors, pg: Any, tag: int) -> Any:
 def _receive(
     group: Group, tensors: Tensors, what: str, begin: Callable[[list[torch.Tensor]], Any]
 ) -> Any:
+    group.flush()
     host = [torch.empty(x.shape, dtype=x.dtype, device="cpu") for x in tensors]
     work = begin(host)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from torch_pjrt_spmd.distributed import findings
@@ -20,7 +21,10 @@ from torch_pjrt_spmd.distributed.health import health, keeper
 if TYPE_CHECKING:
     from torch_pjrt_spmd.distributed.health import Health
 
-_SAME = b"same"
+# What processes are told that would do the same: do it; do what comes first of it, alone; prepare it.
+SAME, APART, PREPARE = "same", "apart", "prepare"
+# At the end of a proposal: this process is prepared for it.
+ALL_READY = "+"
 # How long to wait before the store is asked again, in seconds.
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 50e-6, 0.02
 # How often it is looked whether the others live, in seconds.
@@ -35,6 +39,17 @@ def lost_error(lost: Sequence[findings.Finding], rank: int, call: str) -> PeerEr
         ranks=[one.rank for one in lost],
         saw="\n    ".join([f"rank {rank} was about to {call}", *(one.text for one in further)]),
     )
+
+
+def _answer(said: Sequence[str]) -> str:
+    """What is to be done where this is what processes say; their calls line by line, where these differ."""
+    proposals, _, calls = zip(*[one.partition("\t") for one in said], strict=True)
+    if len(set(calls)) > 1:
+        return "\n".join(calls)
+    if len({proposal.removesuffix(ALL_READY) for proposal in proposals}) > 1:
+        names = "\t".join(proposal.removesuffix(ALL_READY) for proposal in proposals)
+        return f"{APART} {sha256(names.encode()).hexdigest()[:16]}"
+    return SAME if all(p.endswith(ALL_READY) or not p for p in proposals) else PREPARE
 
 
 class Peers:
@@ -53,34 +68,36 @@ class Peers:
         self.timeout = timeout
         self._calls = 0
 
-    def agree(self, call: str) -> None:
-        """Return once all processes have said the same.
+    def agree(self, call: str, proposal: str = "") -> str:
+        """Return once all processes have said what they are about to do, the same on each.
 
-        call   what this one is about to do, in one line.
+        call      what this one is about to do, in one line.
+        proposal  what it would do at once beside that, if all would; none, where it is empty.
 
-        Raises `PeersDiffer` where another says something else, `PeerError` where one does not come.
+        `SAME`: all propose the same, and are ready for it, or none proposes anything; `PREPARE`: not all are
+        ready; `APART` and a name for what they propose: different things. Raises `PeersDiffer` where another
+        is about to do something else, `PeerError` where one does not come.
         """
         self._calls += 1
-        n, store = self._calls, self._store
+        n, store, mine = self._calls, self._store, f"{proposal}\t{call}"
         if len(self.ranks) == 1:
-            return
+            return _answer([mine])
         if self.rank == 0:
             others = [f"{n}/{r}" for r in range(1, len(self.ranks))]
             self._wait(others, call)
-            said = [call, *[value.decode() for value in store.multi_get(others)]]
-            same = all(other == call for other in said)
-            store.set(f"{n}", _SAME if same else "\n".join(said).encode())
+            said = [mine, *[value.decode() for value in store.multi_get(others)]]
+            answer = _answer(said)
+            store.set(f"{n}", answer)
         else:
-            store.set(f"{n}/{self.rank}", call)
+            store.set(f"{n}/{self.rank}", mine)
             self._wait([f"{n}"], call)
-            answer = store.get(f"{n}")
-            same = answer == _SAME
-            said = answer.decode().split("\n")
+            answer = store.get(f"{n}").decode()
         self._forget(n - 1)
-        if not same:
-            raise self._differ(said)
-        if (own := health()) is not None:
+        if "\n" in answer:
+            raise self._differ(answer.split("\n"))
+        if answer != PREPARE and (own := health()) is not None:
             own.entering(call, self.ranks)
+        return answer
 
     def exchange(self, text: str) -> list[str]:
         """What each process says, in the order of ranks. All must call it at the same place."""
@@ -111,6 +128,23 @@ class Peers:
                 asked = now
                 time.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def lost(self, call: str, error: Exception) -> PeerError:
+        """What is raised where a collective has failed: it says which rank is gone, if that can be known."""
+        said, own = str(error).partition("\n")[0], health()
+        within = (
+            0.5 if "imed out" in said else 3.0
+        )  # after a time limit, it has been looked for long
+        if own is not None and (lost := own.find_lost(self.ranks, within)):
+            return lost_error(lost, own.rank, f"{call}, which failed: {said}")
+        others = [rank for rank in self.ranks if rank != self.ranks[self.rank]]
+        late = findings.late(own.board.seen, others) if own is not None else []
+        return PeerError(
+            f"What ranks do together failed: {call}.",
+            ranks=[one.rank for one in late],
+            saw="\n    ".join([said, *(one.text for one in late)]),
+            hint="a rank is gone, or did not call it within TORCH_PJRT_PEER_TIMEOUT seconds",
+        )
 
     def _see_to(self, own: Health, keys: list[str], call: str) -> bool:
         """Raise where a process of the group is gone; whether one that is waited for compiles."""

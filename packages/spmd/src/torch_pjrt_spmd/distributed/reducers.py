@@ -18,11 +18,11 @@ import torch.distributed as dist
 from torch._prims_common import compute_required_storage_length
 from torch.nn.parallel import _functions
 
+from torch_pjrt.extend import call_pinned
+
 _PyTorchs: Any = dist.Reducer  # pyright: ignore[reportPrivateImportUsage]
 # Where in a reducer's arguments it says that parameters may be unused.
 _MAY_BE_UNUSED = 6
-# On tensors for which pinned memory was asked.
-_ASKED = "_torch_pjrt_asked_for_pinned_memory"
 
 
 class Reducer(_PyTorchs):
@@ -62,7 +62,6 @@ def _without_pinned_memory() -> torch.library.Library:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", r"(?s).*Overriding a previously registered kernel")
         library.impl("empty_strided", _empty_strided, "CPU")
-        library.impl("is_pinned", _is_pinned, "CPU")
     return library
 
 
@@ -80,10 +79,5 @@ def _empty_strided(
     storage = torch.UntypedStorage(length * made.element_size())
     made.set_(storage, 0, tuple(size), tuple(stride))
     if pin_memory:
-        setattr(made, _ASKED, True)
+        call_pinned(made)  # the reducer insists that it got what it asked for
     return made
-
-
-def _is_pinned(tensor: torch.Tensor, device: Any = None) -> bool:
-    """The reducer insists that it got what it asked for."""
-    return getattr(tensor, _ASKED, False)

@@ -7,7 +7,8 @@ from typing import Any
 
 import torch.distributed as dist
 
-from torch_pjrt_spmd.distributed.programs import axis
+# The name of the axis along which ranks lie.
+AXIS = "ranks"
 
 Kind: Any = dist.ReduceOp.RedOpType
 
@@ -19,17 +20,19 @@ _GATHERED: dict[Any, str] = {
 }
 
 
-def all_reduced(kind: Any, n: int, factor: float = 1.0) -> Callable[[Any], Any]:
-    """The reduction over n ranks, on each of them."""
+def all_reduced(name: str, n: int, factor: float = 1.0) -> Callable[[Any], Any]:
+    """The reduction over n ranks, on each of them; `name` is that of a `ReduceOp`."""
+    kind = getattr(Kind, name)
     if kind in (Kind.SUM, Kind.AVG, Kind.PREMUL_SUM):
         return lambda x: _finished(kind, n, x.dtype, _summed(_scaled(kind, x, factor)))
     if kind in (Kind.MIN, Kind.MAX):
         return lambda x: _extreme(kind, x)
-    return lambda x: reduced(kind, n, factor)(_all_gathered(x))
+    return lambda x: reduced(name, n, factor)(_all_gathered(x))
 
 
-def reduced(kind: Any, n: int, factor: float = 1.0) -> Callable[[Any], Any]:
+def reduced(name: str, n: int, factor: float = 1.0) -> Callable[[Any], Any]:
     """The reduction of an array over its first dim, of which each of n ranks has given an element."""
+    kind = getattr(Kind, name)
 
     def function(x: Any) -> Any:
         import jax.numpy as jnp
@@ -53,8 +56,8 @@ def from_root(x: Any, root: int) -> Any:
     import jax.numpy as jnp
 
     bits = as_bits(x)
-    mine = jax.lax.axis_index(axis()) == root
-    sent = jax.lax.psum(jnp.where(mine, bits, jnp.zeros_like(bits)), axis())
+    mine = jax.lax.axis_index(AXIS) == root
+    sent = jax.lax.psum(jnp.where(mine, bits, jnp.zeros_like(bits)), AXIS)
     return from_bits(sent, x.dtype)
 
 
@@ -64,8 +67,8 @@ def scattered_from_root(x: Any, root: int) -> Any:
     import jax.numpy as jnp
 
     bits = as_bits(x)
-    mine = jax.lax.axis_index(axis()) == root
-    sent = jax.lax.psum_scatter(jnp.where(mine, bits, jnp.zeros_like(bits)), axis())
+    mine = jax.lax.axis_index(AXIS) == root
+    sent = jax.lax.psum_scatter(jnp.where(mine, bits, jnp.zeros_like(bits)), AXIS)
     return from_bits(sent, x.dtype)
 
 
@@ -102,7 +105,7 @@ def from_bits(bits: Any, dtype: Any) -> Any:
 def _all_gathered(x: Any) -> Any:
     import jax
 
-    return from_bits(jax.lax.all_gather(as_bits(x), axis()), x.dtype)
+    return from_bits(jax.lax.all_gather(as_bits(x), AXIS), x.dtype)
 
 
 def _summed(x: Any) -> Any:
@@ -110,11 +113,11 @@ def _summed(x: Any) -> Any:
     import jax.numpy as jnp
 
     if x.dtype == bool:
-        return jax.lax.psum(x.astype(jnp.int32), axis()) > 0
+        return jax.lax.psum(x.astype(jnp.int32), AXIS) > 0
     if jnp.issubdtype(x.dtype, jnp.complexfloating):
-        both = jax.lax.psum(jnp.stack([x.real, x.imag], -1), axis())
+        both = jax.lax.psum(jnp.stack([x.real, x.imag], -1), AXIS)
         return jax.lax.complex(both[..., 0], both[..., 1])
-    return jax.lax.psum(x, axis())
+    return jax.lax.psum(x, AXIS)
 
 
 def _extreme(kind: Any, x: Any) -> Any:
@@ -122,7 +125,7 @@ def _extreme(kind: Any, x: Any) -> Any:
     import jax.numpy as jnp
 
     of = jax.lax.pmin if kind == Kind.MIN else jax.lax.pmax
-    return of(x.astype(jnp.uint8), axis()) != 0 if x.dtype == bool else of(x, axis())
+    return of(x.astype(jnp.uint8), AXIS) != 0 if x.dtype == bool else of(x, AXIS)
 
 
 def _scaled(kind: Any, x: Any, factor: float) -> Any:

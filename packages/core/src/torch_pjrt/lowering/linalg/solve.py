@@ -8,6 +8,8 @@ What every rule here keeps:
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -28,6 +30,9 @@ from torch_pjrt.lowering.rearrange import tril, triu
 from torch_pjrt.lowering.scatter import taken_along
 from torch_pjrt.lowering.table import LoweringTable
 from torch_pjrt.overloads import aten
+
+if TYPE_CHECKING:
+    from jaxtyping import Inexact
 
 Array = jax.Array
 
@@ -79,12 +84,12 @@ def linalg_solve_triangular(
 
 @table.lowers(aten.triangular_solve.default)
 def triangular_solve(
-    self: Array,
-    A: Array,
+    self: Inexact[Array, "*#batch rows columns"],
+    A: Inexact[Array, "*#batch rows rows"],
     upper: bool = True,
     transpose: bool = False,
     unitriangular: bool = False,
-) -> tuple[Array, Array]:
+) -> tuple[Inexact[Array, "*#batch rows columns"], Inexact[Array, "*#batch rows rows"]]:
     """The second result is `A` itself, with the batch dims of the first."""
     a, b = _one_batch(A, self)
     x = triangular(a, b, lower=not upper, unit=unitriangular, transpose=transpose)
@@ -157,7 +162,11 @@ def linalg_inv_ex(A: Array, *, check_errors: bool = False) -> tuple[Array, Array
 
 
 @table.lowers(aten.cholesky_solve.default)
-def cholesky_solve(self: Array, input2: Array, upper: bool = False) -> Array:
+def cholesky_solve(
+    self: Inexact[Array, "*#batch rows columns"],
+    input2: Inexact[Array, "*#batch rows rows"],
+    upper: bool = False,
+) -> Inexact[Array, "*#batch rows columns"]:
     """X with A X = `self`, for A with the Cholesky factor `input2`."""
     conjugate = jnp.iscomplexobj(input2)
 

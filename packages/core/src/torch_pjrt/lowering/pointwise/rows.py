@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
@@ -34,7 +35,7 @@ def matched(arrays: Sequence[Array]) -> list[Array]:
 
 def filled(arrays: Sequence[Array]) -> list[Array]:
     """The arrays, all broadcast to one shape (`lax.select` and friends insist on it)."""
-    shape = np.broadcast_shapes(*(x.shape for x in arrays))
+    shape = jnp.broadcast_shapes(*(x.shape for x in arrays))
     return [broadcast_to(x, shape) for x in arrays]
 
 

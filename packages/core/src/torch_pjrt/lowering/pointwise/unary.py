@@ -114,9 +114,38 @@ def _sinc(x: Array) -> Array:
 
 
 def _exp2(x: Array) -> Array:
+    """XLA's is `exp(x * log(2))`, which misses powers of two: whole powers are made apart."""
     if x.dtype.kind == "c":
         return lax.exp(lax.mul(x, constant(math.log(2), x)))
-    return lax.exp2(x)
+    if x.dtype not in (np.float32, np.float64):
+        return lax.exp2(x)
+    whole = lax.floor(x)
+    power = _whole_power(whole) if x.dtype == np.float32 else lax.pow(constant(2, x), whole)
+    part = lax.exp2(lax.sub(x, whole))
+    return select(lax.is_finite(x), lax.mul(part, power), lax.exp2(x))
+
+
+def _whole_power(x: Array) -> Array:
+    """2 to whole numbers of float32, by their bits: infinite from 128 on, 0 below -126."""
+    exponent = lax.clamp(constant(-127, x), x, constant(128, x)).astype(np.int32) + 127
+    return lax.bitcast_convert_type(lax.shift_left(exponent, np.int32(23)), np.float32)
+
+
+def _log2(x: Array) -> Array:
+    """The exponent, and the logarithm of a rest from 0.7 to 1.4: of powers of two it is exact."""
+    plain = _log_by(2)(x)
+    if x.dtype == np.float64:
+        whole = lax.round(plain, lax.RoundingMethod.TO_NEAREST_EVEN)
+        return select(lax.eq(lax.pow(constant(2, x), whole), x), whole, plain)
+    if x.dtype != np.float32:
+        return plain
+    # The bits of the square root of a half are taken off, so that the exponent is that of x / 0.707.
+    bits = lax.bitcast_convert_type(x, np.int32)
+    exponent = lax.shift_right_arithmetic(bits - np.int32(0x3F3504F3), np.int32(23))
+    rest = lax.bitcast_convert_type(bits - lax.shift_left(exponent, np.int32(23)), np.float32)
+    normal = (x >= np.finfo(np.float32).tiny) & lax.is_finite(x)
+    exact = lax.add(exponent.astype(np.float32), _log_by(2)(select(normal, rest, x)))
+    return select(normal, exact, plain)
 
 
 FLOAT = Promote.INT_TO_FLOAT
@@ -168,7 +197,7 @@ SEVERAL_INSTRUCTIONS = [
     (aten.exp2.default,      _exp2),
     (aten.frac.default,      lambda x: lax.sub(x, trunc(x))),
     (aten.log10.default,     _log_by(10)),
-    (aten.log2.default,      _log_by(2)),
+    (aten.log2.default,      _log2),
     (aten.rad2deg.default,   _times(180 / math.pi)),
     (aten.sinc.default,      _sinc),
 ]  # fmt: skip

@@ -7,7 +7,6 @@ the operator that PyTorch leaves to other devices, which has a derivative.
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
@@ -76,11 +75,7 @@ def scaled_dot_product_attention(
         return aten.scaled_dot_product_attention.default.decompose(
             query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
         )
-    bias = attn_mask
-    if attn_mask is not None and attn_mask.dtype == torch.bool:
-        bias = torch.zeros_like(attn_mask, dtype=query.dtype)
-        bias = bias.masked_fill(attn_mask.logical_not(), -math.inf)
-    return _ONE_OPERATOR(query, key, value, bias, dropout_p, is_causal, scale=scale)[0]
+    return _ONE_OPERATOR(query, key, value, attn_mask, dropout_p, is_causal, scale=scale)[0]
 
 
 def _fused_sdp_choice(*args: Any, **kwargs: Any) -> int:

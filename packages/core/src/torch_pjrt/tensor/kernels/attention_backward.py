@@ -60,7 +60,8 @@ def attention_backward(
     weights = torch._safe_softmax(_scores(q, k, attn_bias, is_causal, factor), -1)  # pyright: ignore[reportPrivateImportUsage]
     kept = None
     if dropout_p:
-        kept = _kept(q, k, attn_bias, dropout_p, is_causal, philox_seed, philox_offset, factor)
+        draw = (dropout_p, is_causal, philox_seed, philox_offset)
+        kept = _kept(q, k, attn_bias, logsumexp, *draw, factor)
     grad_weights = _dropped(grad @ v.mT, kept)
     along = (grad_weights * weights).sum(-1, keepdim=True)
     grad_scores = weights * (grad_weights - along)
@@ -68,7 +69,9 @@ def attention_backward(
     grad_key = _gathered((q.mT @ grad_scores * factor).mT, n_sharing)
     grad_value = _gathered(_dropped(weights, kept).mT @ grad, n_sharing)
     grad_bias = None
-    if attn_bias is not None:
+    if attn_bias is not None and attn_bias.dtype == torch.bool:
+        grad_bias = torch.zeros_like(attn_bias)
+    elif attn_bias is not None:
         grad_bias = grad_scores.sum_to_size(attn_bias.shape).to(attn_bias.dtype)
     return (
         grad_query.to(query.dtype),
@@ -94,7 +97,9 @@ def _gathered(x: Tensor, n_sharing: int) -> Tensor:
 
 def _scores(q: Tensor, k: Tensor, bias: Optional, is_causal: bool, factor: float) -> Tensor:
     scores = q @ k.mT * factor
-    if bias is not None:
+    if bias is not None and bias.dtype == torch.bool:
+        scores = scores.masked_fill(~bias, -math.inf)
+    elif bias is not None:
         scores = scores + bias
     if is_causal:
         unseen = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
@@ -107,6 +112,7 @@ def _kept(
     q: Tensor,
     k: Tensor,
     bias: Optional,
+    logsumexp: Tensor,
     dropout_p: float,
     is_causal: bool,
     seed: Tensor,
@@ -121,9 +127,8 @@ def _kept(
     n = q.shape[-2]
     identity = torch.eye(n, dtype=q.dtype, device=q.device).expand(*q.shape[:-1], n)
     values = q.new_zeros(*k.shape[:-1], n)
-    sums = q.new_zeros(q.shape[:-1])
     weights = _ONE_OPERATOR(
-        identity, q, k, values, bias, _ALL, identity, sums, None, None, n, k.shape[-2],
+        identity, q, k, values, bias, _ALL, identity, logsumexp, None, None, n, k.shape[-2],
         dropout_p, is_causal, seed, offset, scale=factor,
     )[2].mT  # fmt: skip
     return (weights != 0) * (1 / (1 - dropout_p) if dropout_p < 1 else 0.0)

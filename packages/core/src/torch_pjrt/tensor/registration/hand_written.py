@@ -21,6 +21,7 @@ _FILES = (
     "kernels.histograms",
     "kernels.least_squares",
     "kernels.multinomial",
+    "kernels.observing",
     "kernels.spaced",
     "kernels.transformer",
     "padding.data_dependent",

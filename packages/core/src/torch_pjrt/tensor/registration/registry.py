@@ -40,6 +40,9 @@ class _Kernels:
         self.libraries: list[torch.library.Library] = []
 
 
+# On storages of the host for which pinned memory was asked.
+_PINNED = "_torch_pjrt_asked_for_pinned_memory"
+
 _kernels = session.own("kernels that are registered", _Kernels())
 
 
@@ -53,6 +56,7 @@ def register_first(set_up: Callable[[], None]) -> None:
     for name in ("empty.memory_format", "empty_strided", "_copy_from"):
         library.impl(name, _first_of(name), KEY)
     library.impl("_pin_memory", _pin_memory, "CPU")
+    library.impl("is_pinned", _is_pinned, "CPU")
     library.impl("record_stream", _record_stream, KEY)
     fallback = torch.library.Library("_", "IMPL")
     fallback.fallback(_fallback, KEY)
@@ -64,7 +68,18 @@ def register_first(set_up: Callable[[], None]) -> None:
 
 def _pin_memory(self: torch.Tensor, device: torch.device | None = None) -> torch.Tensor:
     """A copy: there is no pinned memory here, but loaders ask for it."""
-    return self.clone()
+    pinned = self.clone()
+    call_pinned(pinned)
+    return pinned
+
+
+def call_pinned(tensor: torch.Tensor) -> None:
+    """Have `is_pinned()` say so of a CPU tensor and its views: who asked for pinned memory relies on it."""
+    setattr(tensor.untyped_storage(), _PINNED, True)
+
+
+def _is_pinned(self: torch.Tensor, device: torch.device | None = None) -> bool:
+    return getattr(self.untyped_storage(), _PINNED, False)
 
 
 def _record_stream(self: torch.Tensor, stream: Any) -> None:

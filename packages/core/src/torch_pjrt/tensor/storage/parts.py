@@ -52,6 +52,32 @@ def array_of_parts(
         return jax.make_array_from_single_device_arrays(tuple(shape), sharding, on_chips)
 
 
+class ArrivingArray:
+    """An array whose parts come one by one, in any order, and go to their chips at once.
+
+    expected   where those lie that have not come, each with its chips: parts of chips of this process.
+    """
+
+    def __init__(self, shape: Sequence[int], sharding: jax.sharding.Sharding) -> None:
+        self._shape, self._sharding = tuple(shape), sharding
+        self.expected = {_bounds(index): chips for index, chips in indices(sharding, shape)}
+        self._on_chips: list[Any] = []
+
+    def put(self, index: Index, part: np.ndarray) -> jax.Array | None:
+        """The array, with the last part. Nobody may write to the part from now on; `KeyError` for another."""
+        self._on_chips += client().put_on_each(part, self.expected.pop(_bounds(index)))
+        if self.expected:
+            return None
+        with dtypes.x64(), telling_of_exhaustion("joining the parts of an array"):
+            return jax.make_array_from_single_device_arrays(
+                self._shape, self._sharding, self._on_chips
+            )
+
+
+def _bounds(index: Index) -> tuple[tuple[int, int], ...]:
+    return tuple((s.start, s.stop) for s in index)
+
+
 def is_in_parts(array: Any) -> bool:
     """Whether no chip has all of the array."""
     sharding = array.sharding
@@ -81,6 +107,32 @@ def parts_of(array: Any) -> Iterator[tuple[Index, np.ndarray]]:
                 yield shard.index[1:], here[array.index]
             else:
                 yield shard.index, here
+
+
+def parts_here(
+    array: Any, begun: dict[int, Any]
+) -> Iterator[tuple[Index, Callable[[], np.ndarray]]]:
+    """Each part that a chip of this process has, once, and what brings it to the host; read it only.
+
+    The copies to the host begin now, those of a stack once for all of its elements: `begun` has them.
+    """
+    is_element = array.__class__ is StackElement
+    seen = set()
+    for shard in whole(array).addressable_shards:
+        if (where := str(shard.index)) in seen:
+            continue
+        seen.add(where)
+        key = id(shard.data)
+        if key not in begun:
+            other = _another(shard.data)
+            if shard.device.platform != "cpu":
+                other.copy_to_host_async()
+            begun[key] = (other, shard.data)  # which keeps the number its own
+        other = begun[key][0]
+        slices = shard.index[1:] if is_element else shard.index
+        index = tuple(slice(*s.indices(n)[:2]) for s, n in zip(slices, array.shape, strict=True))
+        i = array.index if is_element else ...
+        yield index, lambda other=other, i=i: np.asarray(other)[i]
 
 
 def _another(array: jax.Array) -> jax.Array:

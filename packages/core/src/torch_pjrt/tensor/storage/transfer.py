@@ -27,14 +27,16 @@ from torch_pjrt.observe.stops import stop
 from torch_pjrt.run.deferred_checks import look
 from torch_pjrt.run.sync import materialize
 from torch_pjrt.session import session
-from torch_pjrt.tensor.storage.buffer import Buffer, buffer_of, spec_and_offset
+from torch_pjrt.tensor.storage.buffer import Buffer, buffer_of, spec_and_offset, wrap_sized
 from torch_pjrt.tensor.storage.padded_buffer import is_padded
 from torch_pjrt.tensor.storage.parts import (
+    ArrivingArray,
     Index,
     array_of_parts,
     indices,
     is_in_parts,
     joined,
+    parts_here,
     parts_of,
 )
 from torch_pjrt.tensor.storage.view import content, store
@@ -172,6 +174,89 @@ def download_parts(tensor: torch.Tensor) -> Iterator[tuple[Index, torch.Tensor]]
     yield tuple(slice(0, n) for n in tensor.shape), host_view(tensor)
 
 
+class PartsHere:
+    """The content of `pjrt` tensors by the parts that chips of this process have, each part once.
+
+    Copies to the host begin with `of`, and are waited for where a part is read.
+    """
+
+    def __init__(self) -> None:
+        self._begun: dict[int, Any] = {}
+
+    def of(self, tensor: torch.Tensor) -> list[tuple[Index, Callable[[], torch.Tensor]]]:
+        """Where each part lies, a slice for each dim, and what gives it, as a CPU tensor to be read only.
+
+        Runs what is pending. What does not fill its memory in the usual way, a view say, is one part.
+        """
+        array = own_array(tensor)
+        if array is None:
+            return [(tuple(slice(0, n) for n in tensor.shape), lambda: host_view(tensor))]
+        dtype = tensor.dtype
+        return [
+            (index, lambda read=read: from_numpy(read(), dtype))
+            for index, read in parts_here(array, self._begun)
+        ]
+
+
+class ArrivingParts:
+    """New content of a `pjrt` tensor, which comes part by part, in any order.
+
+    new       a dtype: the content is that of another tensor, which lies as this one does.
+    indices   where the parts lie that chips of this process have, a slice for each dim. Those of several
+              processes each bring their own.
+    tensor    the one that has the content, once all parts have come; each has gone to its chips at once.
+    """
+
+    def __init__(self, tensor: torch.Tensor, *, new: torch.dtype | None = None) -> None:
+        self.tensor = tensor if new is None else None
+        self._dtype = new or tensor.dtype
+        self._like = tensor
+        self.indices: list[Index] = [tuple(slice(0, n) for n in tensor.shape)]
+        self._array = None
+        array = None if on_upload else own_array(tensor)
+        if array is not None:
+            self._array = ArrivingArray(array.shape, array.sharding)
+            self.indices = [tuple(slice(*b) for b in bounds) for bounds in self._array.expected]
+
+    def put(self, index: Index, part: torch.Tensor) -> bool:
+        """Bring a part, of any dtype, to its chips; whether it was the last. `KeyError` for another one."""
+        if self._array is None:
+            if self.tensor is None:
+                self.tensor = torch.empty_like(self._like, dtype=self._dtype)
+            overwrite(self.tensor, part)
+            return True
+        host = _host_copy(part, self._dtype, copy=True)
+        counters.uploads += 1
+        counters.uploaded_bytes += host.nbytes
+        array = self._array.put(index, host)
+        if array is None:
+            return False
+        memory.uploaded(array.nbytes)
+        value = Value.of_array(contiguous_spec(self._like.shape, self._dtype), array)
+        if self.tensor is None:
+            self.tensor = wrap_sized(value, value.spec)
+        else:
+            store(self.tensor, value)
+        return True
+
+
+def own_array(tensor: torch.Tensor, *, wait: bool = True) -> Any:
+    """The array behind a tensor that is all of it, waited for unless told otherwise; else None."""
+    buffer = buffer_of(tensor)
+    if is_padded(buffer) or spec_and_offset(tensor) != (buffer.spec, 0):
+        return None
+    if tensor.is_conj() or tensor.is_neg() or tensor.dtype is torch.complex32:
+        return None
+    value = content(buffer)
+    if value.array is None:
+        materialize(value)
+    client()  # raises in a forked process
+    if wait:
+        awaited(value.array, "computing what is read")
+        look(for_value=value)
+    return value.array
+
+
 def host_view(tensor: torch.Tensor) -> torch.Tensor:
     """The content of a `pjrt` tensor as a CPU tensor that may share the array's memory: read it only."""
     return _viewed_on_host(tensor)[0]
@@ -300,15 +385,18 @@ def from_numpy(host: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
     return tensor.view(dtype) if carrier is not None else tensor
 
 
+class _Holder:
+    """Memory of an array that claims to be writable, for NumPy; keeps the array."""
+
+    def __init__(self, owner: np.ndarray) -> None:
+        self.owner = owner
+        interface = dict(owner.__array_interface__)
+        interface["data"] = (interface["data"][0], False)
+        self.__array_interface__ = interface
+
+
 def _writeable(host: np.ndarray) -> np.ndarray:
     """The same memory as an array that claims to be writable."""
     if not host.flags.c_contiguous or host.size == 0:
         return host.copy()
-    interface = dict(host.__array_interface__)
-    interface["data"] = (interface["data"][0], False)
-
-    class Holder:
-        __array_interface__ = interface
-        owner = host
-
-    return np.asarray(Holder())
+    return np.asarray(_Holder(host))

@@ -13,7 +13,7 @@ from torch_pjrt.testing.child import Child, environment
 from torch_pjrt.testing.pytorch_suite.outcomes import Outcome, Result
 from torch_pjrt_spmd.testing.distributed_suite.redirect import DEVICE
 
-_LOADING_S = 120.0
+_LOADING_S = 300.0
 _OTHERS_S = 5.0  # how long those get that wait for one that failed
 _WORKER = "torch_pjrt_spmd.testing.distributed_suite.worker"
 
@@ -50,7 +50,13 @@ class Team:
         """The names of the file's tests. Raises `RuntimeError` if it cannot be loaded."""
         first = self._ranks[0]
         first.ask({"list": True})
-        answer = first.answer(_LOADING_S)
+        try:
+            answer = first.answer(_LOADING_S)
+        except TimeoutError:
+            said = first.last_words()
+            raise RuntimeError(
+                f"not loaded after {_LOADING_S:g} s; its last line: {said}"
+            ) from None
         if answer is None or "error" in answer:
             raise RuntimeError(first.how_it_ended() if answer is None else answer["error"])
         return answer["tests"]

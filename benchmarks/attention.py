@@ -1,0 +1,130 @@
+"""Attention by the kernels package against the device's own rule and PyTorch's CPU flash attention.
+
+    python benchmarks/attention.py [--lengths 1024 2048 ...] [--shape batch heads width] [--full]
+
+In turns, in one process: each repetition runs all three, and the least time of each counts. Forward, and
+forward with backward. `between` is what XLA says that a program needs beside what it takes and gives.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
+
+import torch_pjrt_cpu.attention
+from torch_pjrt.plugin import aten
+from torch_pjrt_kernels.attention import lowerings
+
+FORWARD = aten._scaled_dot_product_fused_attention_overrideable.default
+BACKWARD = aten._scaled_dot_product_fused_attention_overrideable_backward.default
+Step = Callable[[], Any]
+
+
+def by_pytorch(arrays: list[np.ndarray], is_causal: bool) -> tuple[Step, Step]:
+    """PyTorch's flash attention on the CPU."""
+    query, key, value = (torch.from_numpy(x).requires_grad_() for x in arrays[:3])
+    grad = torch.from_numpy(arrays[3])
+
+    def forward() -> Any:
+        with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+            return scaled_dot_product_attention(query, key, value, is_causal=is_causal)
+
+    return forward, lambda: torch.autograd.grad(forward(), (query, key, value), grad)
+
+
+def by_rules(of: Any, arrays: list[np.ndarray], is_causal: bool) -> tuple[Step, Step, list[int]]:
+    """The rules of a table, as XLA programs, and what each needs between."""
+    given = [jax.device_put(x) for x in arrays]
+    zero = np.int64(0)
+
+    def run(query: Any, key: Any, value: Any) -> Any:
+        return of(FORWARD)(None, query, key, value, None, 0.0, is_causal)[:2]
+
+    def both(query: Any, key: Any, value: Any, grad: Any) -> Any:
+        out, logsumexp = run(query, key, value)
+        n, m = query.shape[2], key.shape[2]
+        none = (None, None, n, m, 0.0, is_causal, zero, zero)
+        mask = (True, True, True, False)
+        return out, of(BACKWARD)(grad, query, key, value, None, mask, out, logsumexp, *none)[:3]
+
+    programs = [jax.jit(f).lower(*given[:n]).compile() for f, n in ((run, 3), (both, 4))]
+    found = [p.memory_analysis() for p in programs]
+    between = [0 if m is None else m.temp_size_in_bytes for m in found]
+    first, second = programs
+    return (
+        lambda: jax.block_until_ready(first(*given[:3])),
+        lambda: jax.block_until_ready(second(*given)),
+        between,
+    )
+
+
+def of_cpu(op: Any) -> Any:
+    return torch_pjrt_cpu.attention.table[op].rule
+
+
+def of_kernels(op: Any) -> Any:
+    return lambda *args: lowerings.table.over[op].rule(of_cpu(op), *args)
+
+
+def least(steps: dict[str, Step], repetitions: int) -> dict[str, float]:
+    """The least time of each, in seconds; they take turns."""
+    found = dict.fromkeys(steps, float("inf"))
+    for step in steps.values():
+        step()
+    for _ in range(repetitions):
+        for name, step in steps.items():
+            begun = time.perf_counter()
+            step()
+            found[name] = min(found[name], time.perf_counter() - begun)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--lengths", type=int, nargs="*", default=[1024, 2048, 4096, 8192])
+    parser.add_argument("--shape", type=int, nargs=3, default=[1, 4, 64])
+    parser.add_argument("--full", action="store_true", help="not causal")
+    parser.add_argument(
+        "--most", type=int, default=16384, help="the device's own rule up to this length"
+    )
+    parser.add_argument("--repetitions", type=int, default=5)
+    options = parser.parse_args()
+    torch.ones((), device="pjrt").item()  # starts the device, which rules ask for
+    batch, heads, width = options.shape
+    print(
+        "| length | what | PyTorch flash, s | own rule, s | kernels, s | of flash | of own |"
+        " between: own, MB | kernels, MB |"
+    )
+    print("|--:|---|--:|--:|--:|--:|--:|--:|--:|")
+    with jax.enable_x64(True):
+        for length in options.lengths:
+            rng = np.random.default_rng(0)
+            shape = (batch, heads, length, width)
+            arrays = [rng.standard_normal(shape, dtype=np.float32) for _ in range(4)]
+            flash = by_pytorch(arrays, not options.full)
+            new = by_rules(of_kernels, arrays, not options.full)
+            old = by_rules(of_cpu, arrays, not options.full) if length <= options.most else None
+            for i, what in enumerate(("forward", "both")):
+                steps = {"flash": flash[i], "new": new[i], **({"old": old[i]} if old else {})}
+                took = least(steps, options.repetitions)
+                before = f"{took['old']:.3f}" if old else "-"
+                of_old = f"{took['new'] / took['old']:.2f}" if old else "-"
+                bytes_before = f"{old[2][i] / 1e6:,.0f}" if old else "-"
+                print(
+                    f"| {length:,} | {what} | {took['flash']:.3f} | {before} | {took['new']:.3f} | "
+                    f"{took['new'] / took['flash']:.2f} | {of_old} | {bytes_before} | "
+                    f"{new[2][i] / 1e6:,.0f} |",
+                    flush=True,
+                )
+
+
+if __name__ == "__main__":
+    main()

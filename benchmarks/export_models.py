@@ -1,0 +1,301 @@
+"""Which models and operators `torch_pjrt_quant.export` takes, and how far the results are from PyTorch's.
+
+    python benchmarks/export_models.py [--models] [--operators] [--only NAME ...]
+
+Models have random weights and few layers. Each is exported for CPU, TPU and GPU with sizes that vary, saved,
+run by `load.py` (JAX alone) for the example and for other sizes, and compared. Operators: PyTorch's own
+samples of the core ATen set, float32, with the sizes that they have. Prints benchmarks/results/export.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import types
+import warnings
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import torch
+from torch.export import Dim
+from torch.utils._pytree import tree_leaves, tree_map
+
+from torch_pjrt_quant import export
+from torch_pjrt_quant.exporting.load import load
+
+BATCH, LENGTH = Dim("batch"), Dim("length", max=64)
+SMALL = {
+    "vocab_size": 97,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 64,
+}
+GROUPED = {**SMALL, "num_key_value_heads": 2}
+GPT = {"vocab_size": 97, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64}
+
+#   of transformers: name of the class, of its configuration, options
+TEXT: list[tuple[str, str, dict[str, Any]]] = [
+    ("LlamaForCausalLM", "LlamaConfig", GROUPED),
+    ("Qwen2ForCausalLM", "Qwen2Config", GROUPED),
+    ("Qwen3ForCausalLM", "Qwen3Config", {**GROUPED, "head_dim": 8}),
+    ("MistralForCausalLM", "MistralConfig", GROUPED),
+    ("MixtralForCausalLM", "MixtralConfig", {**GROUPED, "num_local_experts": 4}),
+    ("Gemma2ForCausalLM", "Gemma2Config", {**GROUPED, "head_dim": 8}),
+    ("Phi3ForCausalLM", "Phi3Config", {**GROUPED, "pad_token_id": 0}),
+    ("GPT2LMHeadModel", "GPT2Config", GPT),
+    ("GPTNeoXForCausalLM", "GPTNeoXConfig", {**SMALL, "max_position_embeddings": 64}),
+    (
+        "OPTForCausalLM",
+        "OPTConfig",
+        {
+            **{k: v for k, v in SMALL.items() if k != "intermediate_size"},
+            "ffn_dim": 64,
+            "max_position_embeddings": 64,
+            "word_embed_proj_dim": 32,
+        },
+    ),
+    (
+        "BloomForCausalLM",
+        "BloomConfig",
+        {"vocab_size": 97, "hidden_size": 32, "n_layer": 2, "n_head": 4},
+    ),
+    ("FalconForCausalLM", "FalconConfig", SMALL),
+    ("BertForMaskedLM", "BertConfig", SMALL),
+    ("RobertaForSequenceClassification", "RobertaConfig", SMALL),
+    (
+        "DistilBertForMaskedLM",
+        "DistilBertConfig",
+        {"vocab_size": 97, "dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 64},
+    ),
+    ("ElectraModel", "ElectraConfig", SMALL),
+    ("DebertaV2Model", "DebertaV2Config", SMALL),
+    (
+        "MambaForCausalLM",
+        "MambaConfig",
+        {"vocab_size": 97, "hidden_size": 32, "num_hidden_layers": 2, "state_size": 4},
+    ),
+]
+PATCHES = {
+    **{k: v for k, v in SMALL.items() if k != "vocab_size"},
+    "image_size": 32,
+    "patch_size": 8,
+}
+IMAGES: list[tuple[str, str, dict[str, Any]]] = [
+    ("ViTForImageClassification", "ViTConfig", PATCHES),
+    ("CLIPVisionModel", "CLIPVisionConfig", PATCHES),
+    (
+        "SwinModel",
+        "SwinConfig",
+        {
+            "image_size": 32,
+            "patch_size": 4,
+            "embed_dim": 16,
+            "depths": [1, 1],
+            "num_heads": [2, 2],
+            "window_size": 4,
+        },
+    ),
+    ("ConvNextModel", "ConvNextConfig", {"hidden_sizes": [8, 16, 16, 16], "depths": [1, 1, 1, 1]}),
+]
+#   of torchvision: name, options, size of the images
+VISION: list[tuple[str, dict[str, Any], int]] = [
+    ("resnet18", {}, 64),
+    ("mobilenet_v3_small", {}, 64),
+    ("efficientnet_b0", {}, 64),
+    ("convnext_tiny", {}, 64),
+    ("densenet121", {}, 64),
+    ("squeezenet1_1", {}, 64),
+    ("shufflenet_v2_x0_5", {}, 64),
+    ("regnet_y_400mf", {}, 64),
+    ("swin_t", {}, 64),
+]
+
+Case = tuple[str, Callable[[], torch.nn.Module], Any, Any, Any]
+
+
+def models() -> Iterator[Case]:
+    """Name, what makes the module, keyword arguments, their shapes, other arguments."""
+    # Its operators of detection are compiled for CUDA; classification does without.
+    sys.modules.setdefault(
+        "torchvision._meta_registrations", types.ModuleType("torchvision._meta_registrations")
+    )
+    transformers: Any = import_module("transformers")
+
+    def made(kind: str, config: str, options: dict[str, Any]) -> torch.nn.Module:
+        model = getattr(transformers, kind)(getattr(transformers, config)(**options))
+        if hasattr(model.config, "use_cache"):
+            model.config.use_cache = False
+        return model
+
+    tokens = [{"input_ids": torch.randint(3, 97, size)} for size in ((2, 7), (3, 11))]
+    for kind, config, options in TEXT:
+        shapes = {"input_ids": {0: BATCH, 1: LENGTH}}
+        yield (
+            f"transformers {kind}",
+            lambda k=kind, c=config, o=options: made(k, c, o),
+            tokens[0],
+            shapes,
+            tokens[1],
+        )
+    for kind, config, options in IMAGES:
+        pixels = [{"pixel_values": torch.randn(n, 3, 32, 32)} for n in (2, 3)]
+        shapes = {"pixel_values": {0: BATCH}}
+        yield (
+            f"transformers {kind}",
+            lambda k=kind, c=config, o=options: made(k, c, o),
+            pixels[0],
+            shapes,
+            pixels[1],
+        )
+    vision: Any = import_module("torchvision.models")
+
+    for name, options, size in VISION:
+        images = [{"x": torch.randn(n, 3, size, size)} for n in (2, 3)]
+        yield (
+            f"torchvision {name}",
+            lambda n=name, o=options: getattr(vision, n)(**o),
+            images[0],
+            {"x": {0: BATCH}},
+            images[1],
+        )
+
+
+def compared(
+    model: torch.nn.Module, kwargs: Any, shapes: Any, others: list[Any]
+) -> tuple[float, list[float]]:
+    """How far the results are from PyTorch's, relative to their largest: for the example, for others."""
+    exported = export(model, (), kwargs, dynamic_shapes=shapes)
+    with tempfile.TemporaryDirectory() as folder:
+        run = load(exported.save(f"{folder}/model"))
+        errors = []
+        for given in (kwargs, *others):
+            got = run(**tree_map(lambda x: x.numpy() if isinstance(x, torch.Tensor) else x, given))
+            with torch.no_grad():
+                wanted = model(**given)
+            errors.append(_error(got, wanted))
+    return errors[0], errors[1:]
+
+
+def _error(got: Any, wanted: Any) -> float:
+    there = [x for x in tree_leaves(got) if isinstance(x, np.ndarray)]
+    here = [x for x in tree_leaves(wanted) if isinstance(x, torch.Tensor)]
+    assert len(there) == len(here), f"{len(there)} results, not {len(here)}"
+    worst = 0.0
+    for array, tensor in zip(there, here, strict=True):
+        plain = tensor.resolve_conj().resolve_neg().detach()
+        assert array.dtype == plain.numpy().dtype, f"{array.dtype}, not {plain.dtype}"
+        assert array.shape == tuple(plain.shape), f"{array.shape}, not {tuple(plain.shape)}"
+        if not array.size:
+            continue
+        a, b = array.astype(np.complex128), plain.to(torch.complex128).numpy()
+        same = (a == b) | (np.isnan(a) & np.isnan(b))
+        far = np.where(same, 0, np.abs(a - b))
+        largest = np.abs(b[np.isfinite(b)]).max(initial=1e-30)
+        worst = max(worst, float(np.nan_to_num(far, nan=np.inf).max() / largest))
+    return worst
+
+
+def model_table(only: list[str]) -> None:
+    print("| model | sizes that vary | error | error for other sizes |\n|---|---|--:|--:|")
+    for name, make, kwargs, shapes, other in models():
+        if only and not any(o in name for o in only):
+            continue
+        torch.manual_seed(0)
+        varying = " ".join(d.__name__ for dims in shapes.values() for d in dims.values())
+        try:
+            error, errors = compared(make().eval(), kwargs, shapes, [other])
+            print(f"| {name} | {varying} | {error:.1e} | {max(errors):.1e} |", flush=True)
+        except Exception as error:
+            print(f"| {name} | {varying} | {_words(error)} | |", flush=True)
+
+
+def _words(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines[0] if lines else type(error).__name__)[:150].replace("|", "\\|")
+
+
+def operator_table(only: list[str]) -> None:
+    """PyTorch's samples of operators in the core set: one line for each that is not exported or differs."""
+    from torch.testing._internal.common_methods_invocations import op_db
+
+    core = {
+        name
+        for name in dir(torch.ops.aten)
+        if hasattr(p := getattr(torch.ops.aten, name), "overloads")
+        and any(torch.Tag.core in getattr(p, o).tags for o in p.overloads())
+    }
+    done = samples = 0
+    failures: dict[str, str] = {}
+    for info in op_db:
+        names = {info.aten_name, info.name.replace(".", "_")}
+        if not names & core or torch.float32 not in info.dtypes or (only and info.name not in only):
+            continue
+        for number, sample in enumerate(info.sample_inputs("cpu", torch.float32)):
+            if number == 3:
+                break
+            samples += 1
+            try:
+                _sample(info, sample)
+                done += 1
+            except Exception as error:
+                failures.setdefault(f"{info.name} {info.variant_test_name}".strip(), _words(error))
+    print(
+        f"\n{done} of {samples} samples of operators in the core ATen set are exported and equal.\n"
+    )
+    print("(`empty` and `randn` have no values to compare.)\n")
+    print("| operator | why not |\n|---|---|")
+    for name, why in failures.items():
+        print(f"| `{name}` | {why} |")
+
+
+def _sample(info: Any, sample: Any) -> None:
+    tensors: list[torch.Tensor] = []
+
+    def kept(x: Any) -> Any:
+        if isinstance(x, torch.Tensor):
+            tensors.append(x.detach())
+            return _Place(len(tensors) - 1)
+        return x
+
+    call = tree_map(kept, (sample.input, sample.args, sample.kwargs))
+
+    class Module(torch.nn.Module):
+        def forward(self, given: list[torch.Tensor]) -> Any:
+            first, args, kwargs = tree_map(
+                lambda x: given[x.number] if isinstance(x, _Place) else x, call
+            )
+            return info.op(first, *args, **kwargs)
+
+    error, _ = compared(Module(), {"given": tensors}, None, [])
+    assert error < 1e-4, f"differs by {error:.1e}"
+
+
+class _Place:
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--models", action="store_true")
+    parser.add_argument("--operators", action="store_true")
+    parser.add_argument("--only", nargs="*", default=[])
+    args = parser.parse_args()
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    print("# Exported models and operators\n")
+    print(
+        "Made by `python benchmarks/export_models.py`; [what is exported](../../docs/export.md).\n"
+    )
+    if args.models or not args.operators:
+        model_table(args.only)
+    if args.operators or not args.models:
+        operator_table(args.only)
+
+
+if __name__ == "__main__":
+    main()

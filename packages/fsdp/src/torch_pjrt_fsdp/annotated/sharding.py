@@ -1,0 +1,391 @@
+"""`fully_shard`: a model whose parameters, gradients and optimizer state lie in parts over a mesh."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from torch_pjrt.errors import SettingError, UnsupportedError
+from torch_pjrt.extend import is_pjrt
+from torch_pjrt_fsdp.annotated.axes import Axes, Names, axes_of
+from torch_pjrt_fsdp.annotated.blocks import (
+    ATTRIBUTE,
+    After,
+    AfterPart,
+    Before,
+    BeforePart,
+    Block,
+    Owned,
+    block_of,
+    blocks_in,
+)
+from torch_pjrt_fsdp.annotated.gathering import Lying
+from torch_pjrt_fsdp.annotated.in_graphs import gather_in_graphs
+from torch_pjrt_fsdp.annotated.policies import blocks_of
+from torch_pjrt_fsdp.annotated.precision import Precision, precision_of
+from torch_pjrt_spmd import ShardingError, mark_sharding, marks
+from torch_pjrt_spmd.distributing import parameters_stay_tied
+
+if TYPE_CHECKING:
+    from torch_pjrt_spmd.any_mesh import AnyMesh
+
+
+class FSDPModule:
+    """What a module that is a block is as well, by a class made of its own: PyTorch's methods of that name.
+
+    What they say of the order in which collectives run has no meaning within one program: XLA orders it.
+    """
+
+    def set_reshard_after_forward(self, reshard_after_forward: bool, recurse: bool = True) -> None:
+        """Whether parameters are gathered again for backward, from the next forward on."""
+        module: Any = self
+        for block in blocks_in(module) if recurse else filter(None, [block_of(module)]):
+            block.resharded = reshard_after_forward
+
+    def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> torch.Tensor:
+        """Scale all gradients of the module so that their norm is at most `max_norm`; the norm before.
+
+        As `torch.nn.utils.clip_grad_norm_`, which does the same: gradients are of the whole tensors.
+        """
+        module: Any = self
+        return nn.utils.clip_grad_norm_(module.parameters(), max_norm, norm_type)
+
+    def no_sync(self) -> Any:
+        """A block of code in which gradients are accumulated.
+
+        They are in parts there as elsewhere, so that no chip ever has whole ones: it changes nothing.
+        """
+        return nullcontext()
+
+    def set_requires_gradient_sync(
+        self, requires_gradient_sync: bool, *, recurse: bool = True
+    ) -> None:
+        """Accepted for scripts that accumulate gradients; changes nothing, as `no_sync`."""
+
+    def set_is_last_backward(self, is_last_backward: bool) -> None:
+        """Accepted; changes nothing."""
+
+    def set_modules_to_forward_prefetch(self, modules: list[Any]) -> None:
+        """Accepted; XLA decides how early it gathers."""
+
+    def set_modules_to_backward_prefetch(self, modules: list[Any]) -> None:
+        """Accepted; XLA decides how early it gathers."""
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        """What `to`, `to_empty` and their like do: parameters that it replaces lie as the old ones did."""
+        module: Any = super()._apply(fn, recurse)  # pyright: ignore[reportAttributeAccessIssue]
+        block = block_of(module)
+        if block is not None:
+            with parameters_stay_tied(module):
+                block.place()
+        return module
+
+
+def fully_shard(
+    module: nn.Module,
+    *,
+    mesh: AnyMesh | None = None,
+    wrap: Any = None,
+    reshard_after_forward: bool | None = None,
+    mp_policy: Any = None,
+    ignored_params: Iterable[nn.Parameter] | None = None,
+    ignored_modules: Iterable[nn.Module] | None = None,
+    offload_policy: Any = None,
+    shard_placement_fn: Callable[[nn.Parameter], Any] | None = None,
+    shard_axes: Names | None = None,
+    replicate_axes: Names | None = None,
+    batch_dim: int | None = 0,
+) -> Any:
+    """Have a model's parameters, gradients and optimizer state lie in parts over a mesh. Returns the model.
+
+    module     on the device, on the CPU (each chip gets its part alone) or on `meta` (then
+               `module.to_empty(device="pjrt")` and the model's own initialization, each chip for its part).
+    mesh       a `Mesh`, `mesh["fsdp"]`, or PyTorch's `DeviceMesh`. Of one with two axes the second one
+               spreads parameters and the first has copies (hybrid sharding). None: the mesh in use, else all
+               chips.
+    wrap       which modules within are blocks of their own: a class or several, a number of parameters, a
+               pattern of names, a function of a module, or a policy of `torch.distributed.fsdp.wrap`.
+               The rest of the model is one more block. Modules may also be given to this function one by
+               one, the model last, as to PyTorch's.
+    reshard_after_forward    whether a block's parameters are gathered again for its backward, or kept. None:
+               again in blocks, kept in a model that has blocks within it.
+    mp_policy  PyTorch's `MixedPrecisionPolicy` or `MixedPrecision`: dtypes for parameters while gathered, for
+               the sums of gradients, and of the model's results.
+    ignored_params, ignored_modules    what stays whole on each chip.
+    shard_placement_fn    of a parameter PyTorch's `Shard(dim)`, or None for the usual dim.
+    shard_axes, replicate_axes    names of the mesh's axes, where it has others, too.
+    batch_dim  the dim of the model's inputs that is spread over the chips; None leaves inputs as they are.
+
+    Values are those of one chip, up to the order of sums. A parameter that has no dim which the chips
+    divide stays whole. Operators of the model see whole tensors, so losses, `clip_grad_norm_` and state dicts
+    are as they always are.
+
+    Raises `ShardingError` for a mesh that cannot be had and for a module that has been given before,
+    `SettingError` for what is no policy, `UnsupportedError` for offloading to the host.
+    """
+    if not isinstance(module, nn.Module):
+        raise TypeError(f"fully_shard takes a module, saw {type(module).__name__}")
+    if block_of(module) is not None:
+        raise ShardingError(
+            "A module is sharded once.",
+            saw=f"{type(module).__name__}, which has been already",
+            hint="give `fully_shard` the modules within it first, and it last",
+        )
+    _check_offload(offload_policy)
+    axes = axes_of(mesh, shard_axes, replicate_axes)
+    precision = precision_of(mp_policy)
+    ignored = set(ignored_modules or ())
+    left_out = set(ignored_params or ()) | {p for m in ignored for p in m.parameters()}
+    plan = _Plan(axes, precision, left_out, shard_placement_fn, batch_dim)
+    with parameters_stay_tied(module):
+        for part, options in blocks_of(module, wrap, ignored).items():
+            if block_of(part) is None:
+                of_part = _asked_of(options, reshard_after_forward, precision)
+                plan.make(part, *of_part)
+        inner = [b for b in blocks_in(module) if b.module is not module]
+        resharded = not inner if reshard_after_forward is None else bool(reshard_after_forward)
+        plan.make(module, resharded, precision)
+    for block in inner:
+        block.is_root = False
+    return module
+
+
+def _asked_of(
+    options: dict[str, Any], reshard: bool | None, precision: Precision
+) -> tuple[bool, Precision]:
+    """What a policy says of one block beside what holds for all: PyTorch's CustomPolicy can."""
+    known = {"reshard_after_forward", "mp_policy", "mixed_precision", "sharding_strategy"}
+    if unknown := options.keys() - known:
+        raise SettingError(
+            "A policy asks something of a block that is not known.",
+            saw=", ".join(sorted(unknown)),
+            expected=", ".join(sorted(known)),
+        )
+    if "sharding_strategy" in options:
+        reshard = reshards(options["sharding_strategy"])
+    reshard = options.get("reshard_after_forward", reshard)
+    own = options.get("mp_policy", options.get("mixed_precision"))
+    return (True if reshard is None else bool(reshard)), (
+        replace(precision, output=None) if own is None else precision_of(own)
+    )
+
+
+def reshards(strategy: Any) -> bool:
+    """Whether parameters are gathered again for backward, by PyTorch's `ShardingStrategy`."""
+    from torch.distributed.fsdp import ShardingStrategy
+
+    known = {
+        ShardingStrategy.FULL_SHARD: True,
+        ShardingStrategy.HYBRID_SHARD: True,
+        ShardingStrategy.SHARD_GRAD_OP: False,
+        ShardingStrategy._HYBRID_SHARD_ZERO2: False,
+    }
+    if strategy not in known:
+        raise UnsupportedError(
+            f"`{strategy}` spreads no parameters.",
+            expected=", ".join(s.name for s in known),
+            hint="data parallelism needs no wrapper: use_mesh(mesh), and batches by distribute_tensor",
+        )
+    return known[strategy]
+
+
+class _Plan:
+    """What holds for all blocks of a call."""
+
+    def __init__(
+        self,
+        axes: Axes,
+        precision: Precision,
+        left_out: Collection[nn.Parameter],
+        placement: Callable[[nn.Parameter], Any] | None,
+        batch_dim: int | None,
+    ) -> None:
+        self.axes, self.precision = axes, precision
+        self.left_out = {id(p) for p in left_out}
+        self.placement, self.batch_dim = placement, batch_dim
+        self.placed: dict[int, nn.Parameter] = {}
+        self._kept: list[nn.Parameter] = []
+
+    def make(self, module: nn.Module, resharded: bool, precision: Precision) -> Block:
+        """Make a block of a module: its class, its hooks, its parameters in parts."""
+        self._kept += module.parameters()  # so that no other gets the identity of one
+        taken = {
+            (id(o.module), o.name)
+            for b in blocks_in(module)
+            if b.module is not module
+            for o in b.owned
+        }
+        owned = [
+            self._owned(part, name, f"{prefix}.{name}" if prefix else name, p, precision)
+            for prefix, part in module.named_modules()
+            for name, p in part._parameters.items()
+            if p is not None and (id(part), name) not in taken
+        ]
+        block = Block(module, self.axes, owned, precision, resharded, batch_dim=self.batch_dim)
+        block.place(self.placed)
+        self._place_buffers(module, precision)
+        module.__dict__[ATTRIBUTE] = block
+        module.__class__ = _class_of(type(module))
+        module.register_forward_pre_hook(Before(block), prepend=True, with_kwargs=True)
+        module.register_forward_hook(After(block), always_call=True)
+        lying: dict[nn.Module, dict[str, Lying]] = {}
+        for o in owned:
+            if o.lying is not None:
+                lying.setdefault(o.module, {})[o.name] = o.lying
+        for part, of_part in lying.items():
+            gather_in_graphs(part, block, of_part)
+        for part in {o.module: None for o in owned if o.module is not module}:
+            part.register_forward_pre_hook(BeforePart(block))
+            part.register_forward_hook(AfterPart(block), always_call=True)
+        return block
+
+    def _owned(
+        self, part: nn.Module, name: str, full_name: str, p: nn.Parameter, precision: Precision
+    ) -> Owned:
+        if id(p) in self.left_out:
+            return Owned(part, name, full_name, None)
+        before = self._before(p)
+        asked = None if self.placement is None else self.placement(p)
+        if asked is None:
+            spec = self.axes.spec_of(p.shape, before)
+        else:
+            spec = self.axes.spec_at(_dim_of(asked), p.shape, before, full_name)
+        if spec is None:
+            return Owned(part, name, full_name, None)
+        low = p.is_floating_point() and not isinstance(part, precision.ignored)
+        dtype = precision.param if low else None
+        reduce_dtype = precision.reduce or dtype if low else None
+        return Owned(part, name, full_name, Lying(self.axes, spec, dtype, reduce_dtype))
+
+    def _before(self, p: nn.Parameter) -> tuple[Any, ...]:
+        """How the parameter lies along the other axes of the mesh."""
+        how = marks.mark_for(p, self.axes.mesh.target)
+        if how is None or how.mesh != self.axes.mesh.jax_mesh:
+            return ()
+        return self.axes.without(tuple(how.spec))
+
+    def _place_buffers(self, module: nn.Module, precision: Precision) -> None:
+        mesh = self.axes.mesh
+        for part in module.modules():
+            for name, buffer in part._buffers.items():
+                if buffer is None or buffer.device.type == "meta":
+                    continue
+                x = buffer
+                if precision.buffers is not None and x.is_floating_point():
+                    x = x.to(precision.buffers)
+                if mesh.target is None and x.device.type == "cpu":
+                    x = x.to("pjrt")
+                if x is not buffer:
+                    part._buffers[name] = x
+                if is_pjrt(x) and marks.mark_for(x, mesh.target) is None:
+                    mark_sharding(x, mesh, ())
+
+
+def _dim_of(placement: Any) -> int:
+    from torch.distributed.tensor import Shard
+
+    if isinstance(placement, Shard):
+        return placement.dim
+    raise TypeError(
+        f"shard_placement_fn gives torch.distributed.tensor.Shard(dim) or None, saw {placement!r}"
+    )
+
+
+def _check_offload(policy: Any) -> None:
+    asked = getattr(policy, "offload_params", None)
+    if asked is None:
+        asked = type(policy).__name__ == "CPUOffloadPolicy"
+    if asked:
+        raise UnsupportedError(
+            "Parameters do not lie in the host's memory.",
+            saw=repr(policy),
+            hint="more chips, or `reshard_after_forward=True` and checkpoints",
+        )
+
+
+@cache
+def _class_of(cls: type) -> type:
+    if issubclass(cls, FSDPModule):
+        return cls
+    return type(f"FSDP{cls.__name__}", (FSDPModule, cls), {"__module__": cls.__module__})
+
+
+@contextmanager
+def summon_full_params(
+    module: nn.Module,
+    recurse: bool = True,
+    writeback: bool = True,
+    rank0_only: bool = False,
+    offload_to_cpu: bool = False,
+    with_grads: bool = False,
+) -> Iterator[None]:
+    """A block of code in which each chip has all of a module's parameters.
+
+    recurse     also those of blocks within it.
+    writeback   what the code writes to parameters stays; else they are as before afterwards.
+    with_grads  gradients, too.
+
+    To read or to write parameters needs no such block: they are whole tensors, wherever their parts lie.
+    Raises `UnsupportedError` for `offload_to_cpu` and `rank0_only`, and in a forward.
+    """
+    if offload_to_cpu or rank0_only:
+        raise UnsupportedError(
+            "Parameters are whole on each chip, not on the CPU or on one.",
+            hint="{name: p.cpu() for name, p in model.named_parameters()}",
+        )
+    blocks = list(blocks_in(module)) if recurse else [b for b in [block_of(module)] if b]
+    if any(block.is_active for block in blocks):
+        raise UnsupportedError("Parameters are summoned outside of forwards.")
+    parameters: dict[int, tuple[torch.Tensor, Lying]] = {
+        id(p): (p, owned.lying)
+        for block in blocks
+        for owned in block.owned
+        if (p := owned.now()) is not None and owned.lying is not None and is_pjrt(p)
+    }
+    before = {key: p.detach().clone() for key, (p, _) in parameters.items() if not writeback}
+    for p, lying in parameters.values():
+        _lay(p, lying.axes, lying.axes.without(lying.spec), with_grads)
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for key, (p, lying) in parameters.items():
+                if not writeback:
+                    p.copy_(before[key])
+                _lay(p, lying.axes, lying.spec, with_grads)
+
+
+def _lay(p: torch.Tensor, axes: Axes, spec: Any, with_grads: bool) -> None:
+    mark_sharding(p, axes.mesh, spec)
+    if with_grads and p.grad is not None:
+        mark_sharding(p.grad, axes.mesh, spec)
+
+
+def register_fsdp_forward_method(module: nn.Module, method_name: str) -> None:
+    """Have another method of a block gather its parameters, as its forward does.
+
+    `ShardingError` for a module that is no block, `AttributeError` for a method that it lacks.
+    """
+    block = block_of(module)
+    if block is None:
+        raise ShardingError(
+            "The module is no block.", saw=type(module).__name__, hint="fully_shard"
+        )
+    method = getattr(module, method_name)
+
+    def around(*args: Any, **kwargs: Any) -> Any:
+        args, kwargs = block.enter(args, kwargs)
+        output = None
+        try:
+            output = method(*args, **kwargs)
+        finally:
+            output = block.leave(output)
+        return output
+
+    module.__dict__[method_name] = around

@@ -1,0 +1,340 @@
+"""Where checkpoints lie: a folder of this machine's file system, or of one that fsspec knows.
+
+A checkpoint called `step-12` is complete once something of this name is offered by `complete`, and is never
+seen before:
+
+    on disks    it is written as `step-12.ID.incomplete`, all of it is synced, and the folder is renamed
+    elsewhere   it is written where it is to be, and its `checkpoint.json` comes last
+
+What is called otherwise is left over from a process that was killed, and nobody's.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import mmap
+import os
+import re
+import shutil
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Protocol
+
+INDEX = "checkpoint.json"
+METADATA = ".metadata"  # of PyTorch's `torch.distributed.checkpoint`
+INCOMPLETE, REMOVED = ".incomplete", ".removed"
+_LEFT_OVER = re.compile(r".+\.[0-9a-f]{8}(\.incomplete|\.removed)")
+_EXCHANGE = 2  # RENAME_EXCHANGE of renameat2(2)
+_HERE = -100  # AT_FDCWD
+_BLOCK = 1 << 24  # bytes that are written at once
+
+
+def trace(what: str, path: str) -> None:
+    """Told of what is about to happen. Tests end the process there."""
+
+
+class Storage(Protocol):
+    """What checkpoints need of a file system. Paths are those of the folder that has them, and below."""
+
+    def place(self, name: str, save: str) -> str:
+        """Where the files of a checkpoint that is being written go, in the save of this identity."""
+        ...
+
+    def whole(self, name: str) -> str:
+        """Where the files of a checkpoint that is complete are."""
+        ...
+
+    def discard(self, place: str) -> None:
+        """Remove what could not be written to its end."""
+        ...
+
+    def make(self, place: str) -> None:
+        """Have it there; what an earlier, unfinished save has left is not of this one."""
+        ...
+
+    def create(self, path: str) -> Any:
+        """A file to write to, in blocks, and then to `finish`."""
+        ...
+
+    def finish(self, file: Any) -> None:
+        """Have all of it on the disk, and close it."""
+        ...
+
+    def publish(self, place: str, name: str) -> None:
+        """Make it the checkpoint of this name, in one instant; another one of the name is replaced."""
+        ...
+
+    def complete(self) -> list[str]:
+        """The names of what is complete."""
+        ...
+
+    def remove(self, name: str) -> None:
+        """Remove a checkpoint: in one instant it is complete no more."""
+        ...
+
+    def clean(self) -> None:
+        """Remove what killed processes have left."""
+        ...
+
+    def read(self, path: str) -> bytes:
+        """A small file. Raises `FileNotFoundError`."""
+        ...
+
+    def open(self, path: str) -> Bytes:
+        """A large file. Raises `FileNotFoundError`."""
+        ...
+
+    def drop(self, path: str) -> None:
+        """Remove a file, if it is there."""
+        ...
+
+
+class Bytes(Protocol):
+    """A file's content, of which parts are read."""
+
+    size: int
+
+    def part(self, begin: int, n: int) -> memoryview:
+        """Some bytes. Whoever has looked at them calls `done` with the same numbers."""
+        ...
+
+    def done(self, begin: int, n: int) -> None:
+        """They need not be in memory any more."""
+        ...
+
+
+def storage_of(folder: str | os.PathLike[str]) -> Storage:
+    """Of a path, or of a URL that fsspec knows: `s3://bucket/run`."""
+    text = os.fspath(folder)
+    return Elsewhere(text) if "://" in text else Disk(text)
+
+
+class Disk:
+    """A folder of a file system that this machine has mounted."""
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self.folder = os.path.abspath(folder)
+
+    def place(self, name: str, save: str) -> str:
+        return os.path.join(self.folder, f"{name}.{save}{INCOMPLETE}")
+
+    def whole(self, name: str) -> str:
+        return os.path.join(self.folder, name)
+
+    def discard(self, place: str) -> None:
+        self._remove_tree(place)
+
+    def make(self, place: str) -> None:
+        trace("make", place)
+        os.makedirs(place, exist_ok=True)
+
+    def create(self, path: str) -> Any:
+        trace("create", path)
+        return _File(path)
+
+    def finish(self, file: Any) -> None:
+        trace("sync", file.path)
+        file.finish()
+
+    def publish(self, place: str, name: str) -> None:
+        self._sync_folder(place)
+        whole = os.path.join(self.folder, name)
+        trace("rename", place)
+        try:
+            os.rename(place, whole)
+        except OSError as error:
+            if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+                raise
+            self._exchange(place, whole)
+        self._sync_folder(self.folder)
+
+    def _exchange(self, place: str, whole: str) -> None:
+        """The other one of this name goes; at no time is there none."""
+        removed = place.removesuffix(INCOMPLETE) + REMOVED
+        if _exchanged(place, whole):
+            trace("rename", place)
+            os.rename(place, removed)
+        else:  # a file system that cannot: there is none for an instant
+            os.rename(whole, removed)
+            trace("rename", place)
+            os.rename(place, whole)
+        self._sync_folder(self.folder)
+        self._remove_tree(removed)
+
+    def complete(self) -> list[str]:
+        with suppress(FileNotFoundError), os.scandir(self.folder) as found:
+            return [e.name for e in found if e.is_dir() and not _LEFT_OVER.fullmatch(e.name)]
+        return []
+
+    def remove(self, name: str) -> None:
+        whole = os.path.join(self.folder, name)
+        removed = f"{whole}.{os.urandom(4).hex()}{REMOVED}"
+        trace("rename", whole)
+        os.rename(whole, removed)
+        self._sync_folder(self.folder)
+        self._remove_tree(removed)
+
+    def clean(self) -> None:
+        with suppress(FileNotFoundError), os.scandir(self.folder) as found:
+            for entry in found:
+                if _LEFT_OVER.fullmatch(entry.name):
+                    self._remove_tree(entry.path)
+
+    def read(self, path: str) -> bytes:
+        return Path(path).read_bytes()
+
+    def open(self, path: str) -> Bytes:
+        return _Mapped(path)
+
+    def drop(self, path: str) -> None:
+        trace("drop", path)
+        with suppress(FileNotFoundError):
+            os.unlink(path)
+
+    def _remove_tree(self, path: str) -> None:
+        trace("remove", path)
+        shutil.rmtree(path, ignore_errors=True)
+
+    def _sync_folder(self, path: str) -> None:
+        trace("sync", path)
+        number = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(number)
+        finally:
+            os.close(number)
+
+
+class Elsewhere:
+    """A folder of a file system of fsspec's, an object store say: renaming is no single instant there."""
+
+    def __init__(self, url: str) -> None:
+        from fsspec.core import url_to_fs
+
+        self._system, self.folder = url_to_fs(url)
+
+    def place(self, name: str, save: str) -> str:
+        return f"{self.folder}/{name}"
+
+    def whole(self, name: str) -> str:
+        return f"{self.folder}/{name}"
+
+    def discard(self, place: str) -> None:
+        self._system.rm(place, recursive=True)
+
+    def make(self, place: str) -> None:
+        trace("make", place)
+        self.drop(f"{place}/{INDEX}")
+        self._system.makedirs(place, exist_ok=True)
+
+    def create(self, path: str) -> Any:
+        trace("create", path)
+        return self._system.open(path, "wb")
+
+    def finish(self, file: Any) -> None:
+        trace("sync", str(file.path))
+        file.close()
+
+    def publish(self, place: str, name: str) -> None:
+        """Nothing: the index was there last."""
+
+    def complete(self) -> list[str]:
+        self._system.invalidate_cache()
+        if not self._system.exists(self.folder):
+            return []
+        found = self._system.glob(f"{self.folder}/*/{INDEX}")
+        return [str(path).rsplit("/", 2)[1] for path in found]
+
+    def remove(self, name: str) -> None:
+        self.drop(f"{self.folder}/{name}/{INDEX}")
+        trace("remove", name)
+        self._system.rm(f"{self.folder}/{name}", recursive=True)
+
+    def clean(self) -> None:
+        if not self._system.exists(self.folder):
+            return
+        complete = set(self.complete())
+        for path in self._system.ls(self.folder, detail=False):
+            name = str(path).rstrip("/").rsplit("/", 1)[-1]
+            if re.fullmatch(r"step-\d+", name) and name not in complete:
+                self._system.rm(path, recursive=True)
+
+    def read(self, path: str) -> bytes:
+        return self._system.cat_file(path)
+
+    def open(self, path: str) -> Bytes:
+        return _Fetched(self._system, path)
+
+    def drop(self, path: str) -> None:
+        trace("drop", path)
+        if self._system.exists(path):
+            self._system.rm_file(path)
+
+
+class _File:
+    """Unbuffered: what was written is the kernel's, whatever becomes of the process."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+
+    def write(self, content: bytes | memoryview) -> None:
+        view = memoryview(content)
+        while view:
+            trace("write", self.path)
+            view = view[os.write(self._number, view[:_BLOCK]) :]
+
+    def finish(self) -> None:
+        os.fsync(self._number)
+        os.close(self._number)
+
+
+class _Mapped:
+    """A file that is mapped: what is looked at is in memory, until `done`."""
+
+    def __init__(self, path: str) -> None:
+        number = os.open(path, os.O_RDONLY)
+        try:
+            self.size = os.fstat(number).st_size
+            # Private, so that tensors on it count as ones that can be written to; nobody does.
+            self._map = mmap.mmap(number, self.size, mmap.MAP_PRIVATE) if self.size else None
+        finally:
+            os.close(number)
+
+    def part(self, begin: int, n: int) -> memoryview:
+        return memoryview(self._map)[begin : begin + n] if self._map else memoryview(b"")
+
+    def done(self, begin: int, n: int) -> None:
+        if self._map is not None and n:
+            start = begin - begin % mmap.PAGESIZE
+            self._map.madvise(mmap.MADV_DONTNEED, start, begin + n - start)
+
+
+class _Fetched:
+    """A file elsewhere: what is looked at is fetched."""
+
+    def __init__(self, system: Any, path: str) -> None:
+        self._system, self._path = system, path
+        self.size = int(system.size(path))
+
+    def part(self, begin: int, n: int) -> memoryview:
+        return memoryview(bytearray(self._system.cat_file(self._path, begin, begin + n)))
+
+    def done(self, begin: int, n: int) -> None:
+        """Nothing is kept."""
+
+
+def _exchanged(one: str, other: str) -> bool:
+    """Have two folders change names, in one instant; whether the file system can."""
+    try:
+        call = ctypes.CDLL(None, use_errno=True).renameat2
+    except AttributeError:
+        return False
+    trace("rename", one)
+    return call(_HERE, os.fsencode(one), _HERE, os.fsencode(other), _EXCHANGE) == 0
+
+
+def now() -> float:
+    """Seconds, for limits."""
+    return time.monotonic()

@@ -1,0 +1,217 @@
+"""A process may end at any moment: what was complete stays, and what is not complete is not offered."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from torch_pjrt_fsdp import CheckpointManager, load_checkpoint
+from torch_pjrt_fsdp.checkpoint import saving, storage
+from torch_pjrt_fsdp.checkpoint.writer import perform
+from torch_pjrt_fsdp.checkpoint.writing import Job, Plan, failed, write
+
+Events = list[tuple[str, str]]
+
+
+class Killed(BaseException):
+    """Nothing runs after this, as after SIGKILL: nobody catches it, and no block of the writing cleans up."""
+
+
+class Kept:
+    """In the place of the writing process: keeps the job."""
+
+    def begin(self, folder: str, job: Job, plan: Plan, is_new: bool, memory: Any) -> None:
+        self.job, self.plan = job, plan
+        self.content = memoryview(bytes(memory.mapped))
+
+    def result(self) -> None:
+        return None
+
+    def is_done(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        pass
+
+
+def state_of(number: int) -> dict[str, Any]:
+    return {"x": torch.full((100,), float(number)), "y": torch.arange(10) * number, "n": number}
+
+
+def job_of(folder: Path, name: str, number: int, **more: Any) -> Kept:
+    """What the writing process would get."""
+    saver = saving.Saver(folder)
+    kept: Any = Kept()
+    saver._writer = kept
+    saver.save(name, state_of(number), **more)
+    saver.wait()
+    return kept
+
+
+def found(folder: Path) -> dict[str, int]:
+    """The number of each checkpoint that is offered; all of it is verified."""
+    numbers = {}
+    for name in storage.Disk(folder).complete():
+        state = state_of(0)
+        load_checkpoint(state, folder / name)
+        number = numbers[name] = state["n"]
+        assert torch.equal(state["x"], state_of(number)["x"])
+        assert torch.equal(state["y"], state_of(number)["y"])
+    return numbers
+
+
+@pytest.fixture
+def events(monkeypatch: pytest.MonkeyPatch) -> Events:
+    """What has happened on the disk."""
+    happened: Events = []
+    monkeypatch.setattr(storage, "trace", lambda *event: happened.append(event))
+    return happened
+
+
+def run(kept: Kept, folder: Path, killed_at: int, monkeypatch: pytest.MonkeyPatch) -> Events | None:
+    """What happened before the process was killed; None if it was not."""
+    happened: Events = []
+
+    def trace(what: str, path: str) -> None:
+        if len(happened) == killed_at:
+            raise Killed
+        happened.append((what, path))
+
+    monkeypatch.setattr(storage, "trace", trace)
+    try:
+        write(kept.job, kept.plan, kept.content, storage.Disk(folder), lambda: True, lambda s: None)
+    except Killed:
+        return happened
+    finally:
+        monkeypatch.setattr(storage, "trace", lambda *event: None)
+    return None
+
+
+def lose_power(happened: Events) -> None:
+    """What was not synced is lost: the contents of files, wherever they are now."""
+    synced = {path for what, path in happened if what == "sync"}
+    for path in {path for what, path in happened if what == "create"} - synced:
+        name = os.path.basename(os.path.dirname(path)).split(".")[0]
+        renamed = Path(path).parents[1] / name / os.path.basename(path)
+        if os.path.exists(path):
+            os.truncate(path, 0)
+        elif renamed.exists():
+            os.truncate(renamed, 0)
+
+
+SCENES: dict[str, Callable[[Path], tuple[Kept, dict[str, int]]]] = {
+    "a new one, and the oldest goes": lambda folder: (
+        job_of(folder, "step-3", 3, keep=2),
+        {"step-2": 2, "step-3": 3},
+    ),
+    "another one of the same name": lambda folder: (
+        job_of(folder, "step-2", 22, keep=2),
+        {"step-1": 1, "step-2": 22},
+    ),
+}
+
+
+@pytest.mark.parametrize("power", [True, False], ids=["power stays", "power goes"])
+@pytest.mark.parametrize("scene", SCENES)
+def test_killed_at_any_boundary_nothing_complete_is_lost(
+    scene: str, power: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = tmp_path / "before"
+    for number in (1, 2):
+        kept = job_of(before, f"step-{number}", number)
+        assert run(kept, before, -1, monkeypatch) is None
+    kept, wanted = SCENES[scene](before)
+    n_moments = 0
+    while True:
+        folder = tmp_path / f"killed-{n_moments}"
+        shutil.copytree(before, folder)
+        happened = run(kept, folder, n_moments, monkeypatch)
+        if happened is None:
+            break
+        if not power:
+            lose_power(happened)
+        offered = found(folder)
+        # The last one that was complete is there, or the one that has replaced it.
+        assert offered.get("step-2") in (2, wanted.get("step-2"))
+        assert set(offered.items()) <= {*wanted.items(), ("step-1", 1), ("step-2", 2)}
+
+        storage.Disk(folder).clean()
+        assert run(kept, folder, -1, monkeypatch) is None
+        assert found(folder) == wanted
+        assert sorted(os.listdir(folder)) == sorted(wanted)
+        n_moments += 1
+    assert found(folder) == wanted
+    assert n_moments > 15
+
+
+def test_all_of_it_is_synced_before_it_has_its_name(tmp_path: Path, events: Events) -> None:
+    kept = job_of(tmp_path, "step-1", 1)
+
+    write(kept.job, kept.plan, kept.content, storage.Disk(tmp_path), lambda: True, lambda s: None)
+
+    place = kept.job.save
+    created = [path for what, path in events if what == "create"]
+    [renamed] = [i for i, (what, _) in enumerate(events) if what == "rename"]
+    synced_before = [path for what, path in events[:renamed] if what == "sync"]
+    assert len(created) == 3
+    assert all(place in path for path in created)
+    assert set(created) < set(synced_before)
+    assert events[renamed - 1] == ("sync", os.path.dirname(created[0]))  # the folder of the files
+    assert events[renamed + 1] == ("sync", str(tmp_path))  # the folder that has the new name
+
+
+def test_what_was_left_by_others_is_not_removed(tmp_path: Path) -> None:
+    (tmp_path / "step-1.0123abcd.incomplete").mkdir(parents=True)
+    (tmp_path / "step-1.0123abcd.removed").mkdir()
+    (tmp_path / "mine.incomplete").mkdir()
+    (tmp_path / "notes.txt").write_text("of somebody")
+    with CheckpointManager(tmp_path) as manager:
+        assert manager.steps() == []
+        manager.save(2, state_of(2))
+    assert sorted(os.listdir(tmp_path)) == ["mine.incomplete", "notes.txt", "step-2"]
+
+
+@pytest.mark.parametrize("faulty", [0, 1])
+@pytest.mark.parametrize("where", ["disk", "memory"])
+def test_a_process_that_fails_is_not_waited_for(where: str, faulty: int, tmp_path: Path) -> None:
+    kept: Any = job_of(tmp_path, "step-1", 1)
+    folder = tmp_path if where == "disk" else f"memory://faults/{faulty}"
+    jobs = [replace(kept.job, rank=rank, size=2, file=f"__{rank}_0.distcp") for rank in range(2)]
+    jobs[faulty] = failed("step-1", kept.job.save, faulty, 2, 600.0, "no room")
+    found: dict[int, str | None] = {}
+
+    def write_part(rank: int) -> None:
+        storage_of_it = storage.storage_of(folder)
+        found[rank] = perform(jobs[rank], kept.plan, kept.content, storage_of_it, lambda: True)
+
+    parts = [threading.Thread(target=write_part, args=[rank]) for rank in range(2)]
+    for part in parts:
+        part.start()
+    for part in parts:
+        part.join(60)
+
+    assert found == {faulty: "no room", 1 - faulty: f"Process {faulty} has failed: no room"}
+    assert storage.storage_of(folder).complete() == []
+
+
+def test_random_kills_lose_nothing() -> None:
+    script = Path(__file__).with_name("random_kills.py")
+    done = subprocess.run(
+        [sys.executable, str(script), "--kills", "20"],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert "20 kills" in done.stdout

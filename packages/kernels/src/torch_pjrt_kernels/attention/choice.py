@@ -1,0 +1,104 @@
+"""Which implementation takes a call of attention, and why not the others: by shapes, dtypes and device."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torch_pjrt_kernels.attention.form import Sizes
+from torch_pjrt_kernels.tuning.table import blocks_of
+
+_MiB = 2**20
+# Where all scores together take less, of fewer positions, or of so few queries that they take no more than
+# the keys, they are made at once: that is as fast (benchmarks/results/kernels.md), and takes little.
+LEAST_SCORES_BYTES = 16 * _MiB
+LEAST_LENGTH = 512
+_FEW_QUERIES = 64
+# Of the scores of a block, in float32. A processor's cores are fastest with few queries at a time, an
+# accelerator with many.
+_BLOCK_BYTES = 8 * _MiB
+_QUERIES_OF_CPU, _KEYS_OF_CPU, _LEAST_KEYS = 128, 512, 128
+_LARGEST, _LEAST = 1024, 256
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What a call's shapes say: all that the choice is made from, besides the device and dtypes."""
+
+    batch: int
+    heads: int
+    key_heads: int
+    queries: int
+    keys: int
+    width: int
+    value_width: int
+
+
+# How attention is computed, the best first.
+OWN = "the device's own kernel"
+SPLASH = "JAX's splash kernel"
+BLOCKS = "in blocks"
+AT_ONCE = "all scores at once"
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How a call is computed, and what each better way has against it."""
+
+    name: str
+    objections: Mapping[str, str]
+
+
+def first_without(objections: Mapping[str, str | None]) -> Way:
+    """The first way without an objection; the last has none."""
+    against: dict[str, str] = {}
+    for name, objection in objections.items():
+        if objection is None:
+            return Way(name, against)
+        against[name] = objection
+    raise ValueError(f"every way has an objection: {against}")
+
+
+def objection_to_blocks(problem: Problem) -> str | None:
+    """What the blockwise rule has against a call; None where it takes it."""
+    scores = 4 * problem.batch * problem.heads * problem.queries * problem.keys
+    if problem.queries < _FEW_QUERIES or problem.queries * problem.keys < LEAST_LENGTH**2:
+        return f"{problem.queries} queries on {problem.keys} keys are few"
+    if scores < LEAST_SCORES_BYTES:
+        return f"all scores take {scores / _MiB:.0f} MiB: less than {LEAST_SCORES_BYTES // _MiB}"
+    return None
+
+
+def sizes_of(problem: Problem, *, on_cpu: bool, measured: bool = True) -> Sizes:
+    """The blocks that a call is computed in: one, where the blockwise rule would not take it.
+
+    measured   whether sizes count that `python -m torch_pjrt_kernels tune` found for such a problem.
+    """
+    pairs = problem.batch * problem.heads
+    found = blocks_of(problem) if measured else None
+    if objection_to_blocks(problem) is not None:
+        queries, keys = problem.queries, problem.keys
+    elif found is not None:
+        queries, keys = found
+    elif on_cpu:
+        queries = _QUERIES_OF_CPU
+        keys = _within(_BLOCK_BYTES // (4 * pairs * queries), _LEAST_KEYS, _KEYS_OF_CPU)
+    else:
+        side = math.isqrt(_BLOCK_BYTES // (4 * pairs))
+        queries = _within(side, _LEAST, _LARGEST)
+        keys = _within(_BLOCK_BYTES // (4 * pairs * queries), _LEAST, _LARGEST)
+    return Sizes(
+        problem.batch,
+        problem.key_heads,
+        problem.heads // problem.key_heads,
+        problem.queries,
+        problem.keys,
+        min(queries, problem.queries),
+        min(keys, problem.keys),
+    )
+
+
+def _within(n: int, least: int, most: int) -> int:
+    """The greatest power of two that is at most `n`, within bounds."""
+    return min(max(1 << max(n.bit_length() - 1, 0), least), most)

@@ -1,0 +1,280 @@
+"""`flash_attention`: attention in forms that PyTorch has no arguments for, as an operator with a backward."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from torch_pjrt.extend import lowers
+from torch_pjrt.plugin import client, rules
+from torch_pjrt_kernels.attention import reference
+from torch_pjrt_kernels.attention.blockwise import forward
+from torch_pjrt_kernels.attention.blockwise_backward import backward
+from torch_pjrt_kernels.attention.choice import Problem, sizes_of
+from torch_pjrt_kernels.attention.form import Form, Sizes
+from torch_pjrt_kernels.one_node import one_node
+
+Tensor = torch.Tensor
+Optional = torch.Tensor | None
+
+
+@one_node
+def flash_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    bias: Optional = None,
+    slopes: Optional = None,
+    segments: Tensor | tuple[Tensor, Tensor] | None = None,
+    sinks: Optional = None,
+    is_causal: bool = False,
+    window: tuple[int | None, int | None] = (None, None),
+    first_position: int = 0,
+    soft_cap: float | None = None,
+    dropout_p: float = 0.0,
+    scale: float | None = None,
+) -> Tensor:
+    """Attention in memory that grows with the length, not with its square, forward and backward.
+
+    query       of shape (batch, heads, queries, width). key: (batch, key_heads, keys, width); value: (batch,
+                key_heads, keys, value_width), all of one floating dtype. `heads` is a multiple of
+                `key_heads`: consecutive query heads share one.
+    bias        is added to the scores; its four dims are (batch, heads, queries, keys), each or 1. One of
+                bools says instead which keys a query sees. Floats get a gradient.
+    slopes      (heads,): ALiBi; the distance of two positions, times this, is taken off a score.
+    segments    (batch, length), integers: queries see keys of their own segment. A pair has those of the
+                queries and of the keys.
+    sinks       (heads,): the score of a key without a value, which takes weight. Gets a gradient.
+    is_causal   no query sees a later key. window: nor one more than so many positions before it, or behind.
+    first_position   the position of the first query, where the first key's is 0: `keys - queries` for
+                queries that continue a sequence.
+    soft_cap    scores become `soft_cap * tanh(scores / soft_cap)`, before all that is said above.
+    dropout_p   of the weights. scale: of the products; None: one over the root of the width.
+
+    The result is (batch, heads, queries, value_width), of the query's dtype; softmax and sums are in float32,
+    in float64 for float64. A query that sees nothing gets zeros. Tensors that are not on `pjrt` are computed
+    with all scores at once. Raises `ValueError` for shapes that do not fit.
+
+        y = flash_attention(q, k, v, is_causal=True, window=(4096, None), soft_cap=50.0)
+    """
+    of_queries, of_keys = segments if isinstance(segments, tuple) else (segments, segments)
+    _check(query, key, value, bias, slopes, of_queries, of_keys, sinks)
+    out, _, _ = torch.ops.torch_pjrt_kernels.attention(
+        query, key, value, bias, slopes, of_queries, of_keys, sinks,
+        is_causal, *window, first_position, soft_cap, dropout_p, scale,
+    )  # fmt: skip
+    return out
+
+
+def _check(
+    query: Tensor, key: Tensor, value: Tensor, bias: Optional, slopes: Optional,
+    of_queries: Optional, of_keys: Optional, sinks: Optional,
+) -> None:  # fmt: skip
+    if not query.dim() == key.dim() == value.dim() == 4 or not query.is_floating_point():
+        raise ValueError(_wrong("four dims of floats each", query, key, value))
+    if not query.dtype == key.dtype == value.dtype:
+        dtypes = ", ".join(str(x.dtype) for x in (query, key, value))
+        raise ValueError(
+            f"flash_attention takes a query, keys and values of one dtype; saw {dtypes}"
+        )
+    batch, heads, queries, width = query.shape
+    key_heads, keys = key.shape[1:3]
+    if key.shape != (batch, key_heads, keys, width) or value.shape[:3] != key.shape[:3]:
+        raise ValueError(_wrong("keys and values that fit the query", query, key, value))
+    if heads % max(key_heads, 1) or 0 in (*query.shape, *key.shape, *value.shape):
+        raise ValueError(_wrong("query heads that share key heads evenly", query, key, value))
+    wanted: dict[str, tuple[Optional, tuple[int, ...]]] = {
+        "slopes": (slopes, (heads,)),
+        "sinks": (sinks, (heads,)),
+        "segments of queries": (of_queries, (batch, queries)),
+        "segments of keys": (of_keys, (batch, keys)),
+    }
+    for name, (given, shape) in wanted.items():
+        if given is not None and given.shape != shape:
+            raise ValueError(f"{name} have shape {list(given.shape)}; expected {list(shape)}")
+    if bias is not None:
+        whole = (batch, heads, queries, keys)
+        fits = bias.dim() == 4 and all(n in (1, w) for n, w in zip(bias.shape, whole, strict=True))
+        if not fits:
+            raise ValueError(
+                f"the bias has shape {list(bias.shape)}; expected {list(whole)}, each or 1"
+            )
+
+
+def _wrong(expected: str, *tensors: Tensor) -> str:
+    saw = ", ".join(f"{x.dtype} {list(x.shape)}" for x in tensors)
+    return f"flash_attention takes {expected}; saw {saw}"
+
+
+# How weights are dropped on a CPU: drawn anew from a seed, in the backward too.
+
+
+def _kept(query: Tensor, key: Tensor, dropout_p: float, seed: Tensor) -> Optional:
+    if not dropout_p:
+        return None
+    generator = torch.Generator(query.device).manual_seed(int(seed))
+    shape = (*query.shape[:3], key.shape[2])
+    return torch.rand(shape, generator=generator, device=query.device) >= dropout_p
+
+
+@torch.library.custom_op("torch_pjrt_kernels::attention", mutates_args=())
+def _attention(
+    query: Tensor, key: Tensor, value: Tensor, bias: Optional, slopes: Optional,
+    query_segments: Optional, key_segments: Optional, sinks: Optional,
+    is_causal: bool, before: int | None, behind: int | None, first_position: int,
+    soft_cap: float | None, dropout_p: float, scale: float | None,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """Output, logsumexp of the scores, and what the backward needs to drop the same weights."""
+    wide = _wide(query.dtype)
+    seed = torch.zeros((), dtype=torch.int64, device=query.device)
+    if dropout_p:
+        seed = torch.randint(2**62, (), device=query.device)
+    out, logsumexp = reference.attention(
+        query.to(wide), key.to(wide), value.to(wide), bias, slopes, query_segments, key_segments,
+        sinks, kept=_kept(query, key, dropout_p, seed), dropout_p=dropout_p, is_causal=is_causal,
+        window=(before, behind), first_position=first_position, soft_cap=soft_cap, scale=scale,
+    )  # fmt: skip
+    return out.to(query.dtype), logsumexp, seed
+
+
+@_attention.register_fake
+def _(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
+    out = query.new_empty((*query.shape[:3], value.shape[3]))
+    logsumexp = query.new_empty(query.shape[:3], dtype=_wide(query.dtype))
+    return out, logsumexp, query.new_empty((), dtype=torch.int64)
+
+
+@torch.library.custom_op("torch_pjrt_kernels::attention_backward", mutates_args=())
+def _attention_backward(
+    grad_out: Tensor, query: Tensor, key: Tensor, value: Tensor, bias: Optional, slopes: Optional,
+    query_segments: Optional, key_segments: Optional, sinks: Optional,
+    out: Tensor, logsumexp: Tensor, seed: Tensor,
+    is_causal: bool, before: int | None, behind: int | None, first_position: int,
+    soft_cap: float | None, dropout_p: float, scale: float | None, of_bias: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """The gradients of query, key, value, bias, sinks; of the last two without elements if not wanted."""
+    wide = _wide(query.dtype)
+    given = [x.to(wide) for x in (grad_out, query, key, value)]
+    *found, found_bias, found_sinks = reference.backward(
+        *given, bias, slopes, query_segments, key_segments, sinks,
+        kept=_kept(query, key, dropout_p, seed), dropout_p=dropout_p, is_causal=is_causal,
+        window=(before, behind), first_position=first_position, soft_cap=soft_cap, scale=scale,
+    )  # fmt: skip
+    of_query, of_key, of_value = (x.to(query.dtype) for x in found)
+    return (
+        of_query,
+        of_key,
+        of_value,
+        found_bias.to(bias.dtype) if of_bias and bias is not None else query.new_empty(0),
+        found_sinks.to(sinks.dtype) if sinks is not None else query.new_empty(0),
+    )
+
+
+@_attention_backward.register_fake
+def _(
+    grad_out: Tensor, query: Tensor, key: Tensor, value: Tensor, bias: Optional, slopes: Optional,
+    query_segments: Optional, key_segments: Optional, sinks: Optional, *rest: Any,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    of_bias = rest[-1]
+    return (
+        query.new_empty(query.shape),
+        key.new_empty(key.shape),
+        value.new_empty(value.shape),
+        bias.new_empty(bias.shape) if of_bias and bias is not None else query.new_empty(0),
+        query.new_empty(0) if sinks is None else sinks.new_empty(sinks.shape),
+    )
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    ctx.save_for_backward(*inputs[:8], *output)
+    ctx.form = inputs[8:]
+
+
+def _differentiated(ctx: Any, grad_out: Tensor, *unused: Any) -> tuple[Any, ...]:
+    *inputs, out, logsumexp, seed = ctx.saved_tensors
+    bias = inputs[3]
+    of_bias = bias is not None and bias.is_floating_point() and ctx.needs_input_grad[3]
+    of_query, of_key, of_value, found, of_sinks = torch.ops.torch_pjrt_kernels.attention_backward(
+        grad_out, *inputs, out, logsumexp, seed, *ctx.form, of_bias
+    )
+    none = (None,) * len(ctx.form)
+    of_sinks = None if inputs[7] is None else of_sinks
+    return of_query, of_key, of_value, found if of_bias else None, None, None, None, of_sinks, *none
+
+
+torch.library.register_autograd(
+    "torch_pjrt_kernels::attention", _differentiated, setup_context=_keep
+)
+
+
+@lowers(
+    torch.ops.torch_pjrt_kernels.attention.default,
+    random="dropout_p",
+    static=("dropout_p", "soft_cap", "scale"),
+)
+def _rule(dropout_key: Any, query: Any, key: Any, value: Any, *form: Any) -> Any:
+    import jax.numpy as jnp
+
+    seed = jnp.zeros((), "int64")
+    if dropout_key is not None:
+        seed = rules.seed_of(dropout_key)
+        dropout_key = rules.key_of(seed)
+    out, logsumexp = forward(
+        query, key, value, _form(query, form, dropout_key), _sizes(query, key, value)
+    )
+    return out, logsumexp, seed
+
+
+@lowers(
+    torch.ops.torch_pjrt_kernels.attention_backward.default,
+    static=("dropout_p", "soft_cap", "scale"),
+)
+def _rule_of_backward(
+    grad_out: Any, query: Any, key: Any, value: Any, bias: Any, slopes: Any, query_segments: Any,
+    key_segments: Any, sinks: Any, out: Any, logsumexp: Any, seed: Any, *rest: Any,
+) -> Any:  # fmt: skip
+    import jax.numpy as jnp
+
+    *form, of_bias = rest
+    dropout_key = rules.key_of(seed) if form[5] else None
+    arrays = (bias, slopes, query_segments, key_segments, sinks)
+    found = backward(
+        grad_out, query, key, value, out, logsumexp, _form(query, (*arrays, *form), dropout_key),
+        _sizes(query, key, value), of_bias=of_bias,
+    )  # fmt: skip
+    nothing = jnp.zeros((0,), query.dtype)
+    return (
+        *found[:3],
+        nothing if found.bias is None else found.bias,
+        nothing if found.sinks is None else found.sinks,
+    )
+
+
+def _form(query: Any, form: tuple[Any, ...], dropout_key: Any) -> Form:
+    bias, slopes, of_queries, of_keys, sinks, is_causal, before, behind, *rest = form
+    first_position, soft_cap, dropout_p, scale = rest
+    return Form(
+        query.shape[-1] ** -0.5 if scale is None else scale,
+        soft_cap=soft_cap,
+        slopes=slopes,
+        bias=bias,
+        is_causal=is_causal,
+        window=(before, behind),
+        segments=None if of_queries is None or of_keys is None else (of_queries, of_keys),
+        first_row=first_position,
+        sinks=sinks,
+        dropout_p=dropout_p,
+        dropout_key=dropout_key,
+    )
+
+
+def _sizes(query: Any, key: Any, value: Any) -> Sizes:
+    b, h, q, w = query.shape
+    problem = Problem(b, h, key.shape[1], q, key.shape[2], w, value.shape[3])
+    return sizes_of(problem, on_cpu=client().device.name == "CPU")
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    return torch.float64 if dtype == torch.float64 else torch.float32

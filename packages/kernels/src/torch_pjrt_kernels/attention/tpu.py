@@ -1,0 +1,113 @@
+"""Attention by JAX's splash kernel for TPUs: scores never leave the chip's fast memory.
+
+It takes queries and keys in whole blocks of 128, without a bias and without dropout. JAX gives what the
+forward's kernel leaves for the backward's to its own gradient alone: the rule of the backward calls it again.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+from jax import lax
+
+from torch_pjrt.extend import program_chips
+from torch_pjrt.plugin import client
+from torch_pjrt_kernels.own.on_chip import traced_on_the_chip
+
+if TYPE_CHECKING:
+    from torch_pjrt_kernels.attention.choice import Problem
+
+Array = jax.Array
+
+_LANES = 128
+_LARGEST_BLOCK = 512
+_WIDTHS = (64, 128, 192, 256)
+
+
+def objection(problem: Problem, dtype: str, *, has_bias: bool, dropout_p: float) -> str | None:
+    """What the kernel has against a call, from shapes and dtypes alone; None if it takes it."""
+    if dtype != "bfloat16":
+        return f"it multiplies in bfloat16, and this is {dtype}"
+    if has_bias:
+        return "it takes no mask or bias"
+    if dropout_p:
+        return "it drops no weights"
+    if problem.queries % _LANES or problem.keys % _LANES:
+        return f"{problem.queries} queries and {problem.keys} keys are no multiples of {_LANES}"
+    if problem.width not in _WIDTHS or problem.value_width not in _WIDTHS:
+        widths = f"{problem.width} and {problem.value_width}"
+        return f"heads of width {widths}: it takes {', '.join(map(str, _WIDTHS))}"
+    return None
+
+
+def objection_of_the_chip() -> str | None:
+    """What the chip that is compiled for has against it, or how the program is spread."""
+    at_work = client()
+    if at_work.chip.platform != "tpu":
+        return f"it is for TPUs, not for {at_work.device.name}"
+    if program_chips() > 1 and jax.sharding.get_abstract_mesh().empty:
+        return f"XLA splits the program over {program_chips()} chips, and cannot split a kernel"
+    return None
+
+
+def forward(
+    query: Array, key: Array, value: Array, scale: Any, is_causal: bool
+) -> tuple[Array, Array]:
+    """The output, BHQV, and the logsumexp of the scores, BHQ in float32. `query` is BHQW."""
+
+    def run(q: Array, k: Array, v: Array) -> tuple[Array, Array]:
+        kernel = _kernel(q.shape, k.shape, is_causal, residuals=True)
+        out, (logsumexp,) = jax.vmap(kernel)(q, k, v)
+        return out, logsumexp
+
+    return traced_on_the_chip(run, _scaled(query, scale), key, value)
+
+
+def backward(
+    grad_out: Array, query: Array, key: Array, value: Array, scale: Any, is_causal: bool
+) -> tuple[Array, Array, Array]:
+    """The gradients of query, key and value."""
+
+    def run(grad: Array, q: Array, k: Array, v: Array) -> tuple[Array, Array, Array]:
+        kernel = _kernel(q.shape, k.shape, is_causal, residuals=False)
+        _, pull = jax.vjp(jax.vmap(kernel), q, k, v)
+        return pull(grad)
+
+    grad = lax.convert_element_type(grad_out, query.dtype)
+    found = traced_on_the_chip(run, grad, _scaled(query, scale), key, value)
+    return _scaled(found[0], scale), found[1], found[2]
+
+
+def _scaled(x: Array, scale: Any) -> Array:
+    wide = lax.convert_element_type(x, np.dtype(np.float32))
+    return lax.convert_element_type(wide * np.float32(scale), x.dtype)
+
+
+def _kernel(
+    query: tuple[int, ...], key: tuple[int, ...], is_causal: bool, *, residuals: bool
+) -> Any:
+    from jax.experimental.pallas.ops.tpu import splash_attention as splash
+
+    n_queries, n_keys = query[2], key[2]
+    shape = (n_queries, n_keys)
+    one = splash.CausalMask(shape) if is_causal else splash.FullMask(shape)
+    queries, keys = _block(n_queries), _block(n_keys)
+    blocks = splash.BlockSizes(
+        block_q=queries, block_kv=keys, block_kv_compute=keys,
+        block_q_dkv=queries, block_kv_dkv=keys, block_kv_dkv_compute=keys,
+        block_q_dq=queries, block_kv_dq=keys,
+    )  # fmt: skip
+    return splash.make_splash_mha(
+        splash.MultiHeadMask([one] * query[1]),
+        block_sizes=blocks,
+        head_shards=1,
+        q_seq_shards=1,
+        save_residuals=residuals,
+    )
+
+
+def _block(n: int) -> int:
+    return math.gcd(n, _LARGEST_BLOCK)

@@ -1,0 +1,1 @@
+"""Normalization of rows: `operator.py` is `rms_norm`, `rms_norm_tpu.py` its kernel for TPUs."""

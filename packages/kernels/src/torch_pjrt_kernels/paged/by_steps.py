@@ -1,0 +1,94 @@
+"""Paged attention some pages at a time, on any device: no page behind the longest sequence is read.
+
+Kwon et al., "Efficient Memory Management for Large Language Model Serving with PagedAttention" (2023); the
+softmax runs along as in `attention/blockwise.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from torch_pjrt.plugin import rules
+
+Array = jax.Array
+State = tuple[Array, Array, Array]
+
+_POSITIONS_OF_STEP = 512
+
+
+def paged_attention(
+    query: Array, key_pages: Array, value_pages: Array, page_table: Array, lengths: Array, *,
+    window: int | None, soft_cap: float | None, scale: Any,
+) -> Array:  # fmt: skip
+    """As the reference. B batch, Q queries, N key heads, G heads that share one, K positions of a step."""
+    b, n_queries, heads, width = query.shape
+    _, size, n, value_width = value_pages.shape
+    wide, g = rules.opmath(query.dtype), heads // n
+    n_pages = min(max(_POSITIONS_OF_STEP // size, 1), page_table.shape[1])
+    n_positions = np.int32(n_pages * size)
+    n_steps = -(-page_table.shape[1] // n_pages)
+    table = lax.convert_element_type(page_table, np.dtype(np.int32))
+    table = jnp.pad(table, ((0, 0), (0, n_steps * n_pages - table.shape[1])))
+    ends = lax.convert_element_type(lengths, np.dtype(np.int32))
+    # B1Q1: the position of each query.
+    row = lax.broadcasted_iota(np.dtype(np.int32), (b, 1, g, n_queries, 1), 3)
+    row = row + lax.expand_dims(ends, (1, 2, 3, 4)) - np.int32(n_queries)
+    q_BNRW = jnp.moveaxis(query.reshape(b, n_queries, n, g, width), 1, 3).reshape(b, n, -1, width)
+    factor = lax.convert_element_type(width**-0.5 if scale is None else scale, wide)
+    shape = (b, n, g, n_queries)
+
+    def step(number: Array, state: State) -> State:
+        greatest, total, sums = state
+        pages = lax.dynamic_slice_in_dim(table, number * np.int32(n_pages), n_pages, 1)
+        k_BNKW, v_BNKV = (_positions(x, pages) for x in (key_pages, value_pages))
+        scores = _product(q_BNRW, k_BNKW.astype(query.dtype), 3, 3) * factor
+        scores = scores.reshape(*shape, -1)
+        if soft_cap is not None:
+            cap = np.asarray(soft_cap, wide)
+            scores = lax.tanh(scores / cap) * cap
+        column = lax.broadcasted_iota(np.dtype(np.int32), (1, 1, 1, 1, scores.shape[4]), 4)
+        column = column + number * n_positions
+        seen = column <= row
+        if window is not None:
+            seen = seen & (column >= row - np.int32(window))
+        scores = jnp.where(seen, scores, -np.inf)
+        greater = lax.max(greatest, scores.max(-1, keepdims=True))
+        shift = jnp.where(greater == -np.inf, 0, greater)
+        numerators, shrink = lax.exp(scores - shift), lax.exp(greatest - shift)
+        total = total * shrink + numerators.sum(-1, keepdims=True)
+        weights = numerators.reshape(b, n, g * n_queries, -1).astype(query.dtype)
+        new = _product(weights, v_BNKV.astype(query.dtype), 3, 2)
+        return greater, total, sums * shrink + new.reshape(sums.shape)
+
+    state = (
+        lax.full((*shape, 1), -np.inf, wide),
+        lax.full((*shape, 1), 0, wide),
+        lax.full((*shape, value_width), 0, wide),
+    )
+    first = np.int32(0)
+    if window is not None:
+        earliest = lax.reduce_min(ends, (0,)) - np.int32(n_queries + window)
+        first = lax.div(lax.max(earliest, np.int32(0)), n_positions)
+    end = lax.div(lax.reduce_max(ends, (0,)) + (n_positions - np.int32(1)), n_positions)
+    end = lax.min(end, np.int32(n_steps))
+    _, total, sums = lax.fori_loop(first, end, step, state)
+    out = sums / jnp.where(total == 0, 1, total)
+    out = jnp.moveaxis(out, 3, 1).reshape(b, n_queries, heads, value_width)
+    return out.astype(query.dtype)
+
+
+def _positions(pages: Array, numbers_BP: Array) -> Array:
+    """The positions of some pages, one after the other: BNKW."""
+    found = jnp.take(pages, numbers_BP, axis=0, mode="clip")
+    b, p, s, n, w = found.shape
+    return jnp.moveaxis(found.reshape(b, p * s, n, w), 2, 1)
+
+
+def _product(x: Array, y: Array, x_dim: int, y_dim: int) -> Array:
+    dims = (((x_dim,), (y_dim,)), ((0, 1), (0, 1)))
+    return lax.dot_general(x, y, dims, preferred_element_type=rules.opmath(x.dtype))

@@ -1,0 +1,103 @@
+"""`paged_attention`, and `update_pages`, which writes new keys or values into the cache in place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from torch_pjrt.extend import lowers
+from torch_pjrt_kernels.one_node import one_node
+from torch_pjrt_kernels.paged import by_steps, reference
+
+Tensor = torch.Tensor
+
+
+@one_node
+def paged_attention(
+    query: Tensor,
+    key_pages: Tensor,
+    value_pages: Tensor,
+    page_table: Tensor,
+    lengths: Tensor,
+    *,
+    window: int | None = None,
+    soft_cap: float | None = None,
+    scale: float | None = None,
+) -> Tensor:
+    """Attention of the last positions of sequences to all of them, which lie in pages of a common cache.
+
+    query       of shape (batch, queries, heads, width): of each sequence its last positions. One in decoding;
+                more where a prompt, or a part of one, is taken in. A sequence with fewer has anything before.
+    key_pages   (pages, page_size, key_heads, width); value_pages: (pages, page_size, key_heads, value_width),
+                of the query's dtype or of a narrower one. `heads` is a multiple of `key_heads`.
+    page_table  (batch, most_pages), integers: which pages a sequence has, in order.
+    lengths     (batch,), integers: how long each sequence is, its queries included.
+    window      a query sees no key more than so many positions before it. soft_cap, scale: of the scores.
+
+    The result is (batch, queries, heads, value_width). A query sees no later key. No more pages are read than
+    the longest sequence has, a few at a time. It has no gradient. Raises `ValueError` for shapes that do not
+    fit.
+
+        update_pages(keys, k, table, lengths); update_pages(values, v, table, lengths)
+        y = paged_attention(q, keys, values, table, lengths)
+    """
+    batch, _, heads, width = query.shape
+    fits = key_pages.shape[:3] == value_pages.shape[:3] and key_pages.shape[3] == width
+    if (
+        not fits
+        or heads % key_pages.shape[2]
+        or lengths.shape != (batch,)
+        or page_table.shape[0] != batch
+    ):
+        given = (query, key_pages, value_pages, page_table, lengths)
+        shapes = ", ".join(str(list(x.shape)) for x in given)
+        raise ValueError(f"paged_attention takes shapes that fit together; saw {shapes}")
+    return torch.ops.torch_pjrt_kernels.paged_attention(
+        query, key_pages, value_pages, page_table, lengths, window, soft_cap, scale
+    )
+
+
+@one_node
+def update_pages(pages: Tensor, new: Tensor, page_table: Tensor, lengths: Tensor) -> Tensor:
+    """Write the last positions of sequences into their pages, in place: the cache is not copied.
+
+    pages   (pages, page_size, key_heads, width), keys or values. new: (batch, queries, key_heads, width).
+    page_table, lengths   as of `paged_attention`: the positions written are the last ones of each length.
+
+    Gives `pages`. Two sequences that would write to one place, or a position before the first, are the
+    caller's to avoid.
+    """
+    n, size = new.shape[1], pages.shape[1]
+    positions = lengths.long()[:, None] - n + torch.arange(n, device=lengths.device)
+    of_sequence = page_table.long().gather(1, positions.div(size, rounding_mode="floor"))
+    return pages.index_put_((of_sequence, positions.remainder(size)), new.to(pages.dtype))
+
+
+@torch.library.custom_op("torch_pjrt_kernels::paged_attention", mutates_args=())
+def _paged_attention(
+    query: Tensor, key_pages: Tensor, value_pages: Tensor, page_table: Tensor, lengths: Tensor,
+    window: int | None, soft_cap: float | None, scale: float | None,
+) -> Tensor:  # fmt: skip
+    wide = torch.float64 if query.dtype == torch.float64 else torch.float32
+    out = reference.paged_attention(
+        query.to(wide), key_pages, value_pages, page_table, lengths,
+        window=window, soft_cap=soft_cap, scale=scale,
+    )  # fmt: skip
+    return out.to(query.dtype).contiguous()
+
+
+@_paged_attention.register_fake
+def _(query: Tensor, key_pages: Tensor, value_pages: Tensor, *rest: Any) -> Tensor:
+    return query.new_empty((*query.shape[:3], value_pages.shape[3]))
+
+
+@lowers(torch.ops.torch_pjrt_kernels.paged_attention.default, static=("soft_cap",))
+def _rule(
+    query: Any, key_pages: Any, value_pages: Any, page_table: Any, lengths: Any,
+    window: int | None, soft_cap: float | None, scale: Any,
+) -> Any:  # fmt: skip
+    return by_steps.paged_attention(
+        query, key_pages, value_pages, page_table, lengths,
+        window=window, soft_cap=soft_cap, scale=scale,
+    )  # fmt: skip

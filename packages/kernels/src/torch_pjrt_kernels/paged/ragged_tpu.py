@@ -1,0 +1,53 @@
+"""Ragged paged attention by JAX's kernel for TPUs, which has keys and values side by side in one array."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+
+from torch_pjrt_kernels.attention.tpu import objection_of_the_chip
+from torch_pjrt_kernels.own.on_chip import traced_on_the_chip
+
+Array = jax.Array
+_LANES = 128
+_PAGES_OF_BLOCK, _QUERIES_OF_BLOCK = 16, 32
+_VMEM_BYTES = 32 * 2**20
+
+
+def objection(
+    query: Array, pages: Array, *, has_sinks: bool, has_scales: bool, width: int
+) -> str | None:
+    """What the kernel, or the chip, has against a call; None if it takes it."""
+    if has_sinks or has_scales:
+        return "it takes no sinks, and no scales that are arrays"
+    if query.dtype.name != "bfloat16" or pages.dtype.name != "bfloat16":
+        return f"it multiplies in bfloat16, and this is {query.dtype.name}, {pages.dtype.name}"
+    if width % _LANES:
+        return f"heads of width {width}: it takes multiples of {_LANES}"
+    if pages.shape[1] % 8:
+        return f"pages of {pages.shape[1]} positions: it takes multiples of 8"
+    return objection_of_the_chip()
+
+
+def ragged_paged_attention(
+    query: Array, pages: Array, page_table: Array, lengths: Array, query_starts: Array,
+    *, window: int | None, soft_cap: float | None, scale: float | None,
+) -> Array:  # fmt: skip
+    """As the reference; `pages` is (pages, page_size, 2 * key_heads, width): a key head, then its values."""
+    from jax.experimental.pallas.ops.tpu.ragged_paged_attention import (
+        ragged_paged_attention as kernel,
+    )
+
+    def run(q: Array, kv: Array, ends: Array, table: Array, starts: Array) -> Array:
+        n = np.asarray([table.shape[0]], np.int32)
+        return kernel(
+            q, kv, ends, table, starts, jax.numpy.asarray(n),
+            sm_scale=q.shape[-1] ** -0.5 if scale is None else float(scale),
+            sliding_window=None if window is None else window + 1, soft_cap=soft_cap,
+            num_kv_pages_per_block=min(_PAGES_OF_BLOCK, table.shape[1]),
+            num_queries_per_block=min(_QUERIES_OF_BLOCK, q.shape[0]),
+            vmem_limit_bytes=_VMEM_BYTES,
+        )  # fmt: skip
+
+    whole = [x.astype("int32") for x in (lengths, page_table, query_starts)]
+    return traced_on_the_chip(run, query, pages, *whole)

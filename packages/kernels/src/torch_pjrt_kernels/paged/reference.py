@@ -1,0 +1,40 @@
+"""What paged attention is, in plain PyTorch, with all pages read: the oracle, and what other devices run."""
+
+from __future__ import annotations
+
+import torch
+
+from torch_pjrt_kernels.attention import reference
+
+Tensor = torch.Tensor
+
+
+def paged_attention(
+    query: Tensor,
+    key_pages: Tensor,
+    value_pages: Tensor,
+    page_table: Tensor,
+    lengths: Tensor,
+    *,
+    window: int | None = None,
+    soft_cap: float | None = None,
+    scale: float | None = None,
+) -> Tensor:
+    """The names and shapes are those of `torch_pjrt_kernels.paged_attention`; all is in the query's dtype."""
+    batch, n_queries = query.shape[:2]
+
+    def whole(pages: Tensor) -> Tensor:
+        """(batch, key_heads, positions, width)."""
+        return pages[page_table.long().clamp(0)].flatten(1, 2).transpose(1, 2).to(query.dtype)
+
+    key, value = whole(key_pages), whole(value_pages)
+    positions = torch.arange(key.shape[2], device=query.device)
+    rows = lengths[:, None] - n_queries + torch.arange(n_queries, device=query.device)
+    seen = positions <= rows[..., None]
+    if window is not None:
+        seen = seen & (positions >= rows[..., None] - window)
+    out, _ = reference.attention(
+        query.transpose(1, 2), key, value, seen.reshape(batch, 1, n_queries, -1),
+        soft_cap=soft_cap, scale=scale,
+    )  # fmt: skip
+    return out.transpose(1, 2)

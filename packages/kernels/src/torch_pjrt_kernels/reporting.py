@@ -1,0 +1,77 @@
+"""What reports say of kernels: how each call of attention is computed, and what spoke against better ways."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+
+from torch_pjrt.extend import Program, Table, add_report_tables, jax_dtype
+from torch_pjrt.plugin import Graph, GraphOp, LoopOp, Signature, Slot, aten, client, rules
+from torch_pjrt_kernels.attention.choice import Way
+from torch_pjrt_kernels.attention.lowerings import problem_of, way_of
+
+FORWARD = aten._scaled_dot_product_fused_attention_overrideable.default
+_HEADINGS = ("program", "calls", "queries", "keys", "computed", "why not otherwise")
+
+
+def tables(programs: Sequence[Any]) -> list[Table]:
+    """Attention, of programs that have some."""
+    rows = []
+    for program in programs:
+        if isinstance(program, Program):
+            counts = Counter(_calls(program.recorded))
+            rows += [(program.compilation.number, n, *_row(s)) for s, n in counts.items()]
+    return [Table("Attention", _HEADINGS, rows)]
+
+
+def register() -> None:
+    """Have reports say it."""
+    add_report_tables(tables)
+
+
+def way_of_signature(signature: Signature) -> Way:
+    """How calls of attention with this signature are computed on the device at work."""
+    return _way(_call(signature))
+
+
+def _calls(graph: Graph) -> Iterator[Signature]:
+    for node in graph.nodes:
+        if node.op is FORWARD:
+            yield node.signature
+        elif isinstance(node.op, GraphOp):
+            yield from _calls(node.op.graph)
+        elif isinstance(node.op, LoopOp):
+            yield from _calls(node.op.body)
+
+
+def _call(signature: Signature) -> rules.Attention:
+    """The call with shapes and dtypes in the place of arrays."""
+
+    def like(x: Any) -> Any:
+        if not isinstance(x, Slot):
+            return x
+        spec = signature.specs[x.index]
+        return jax.ShapeDtypeStruct(tuple(spec.shape), jax_dtype(spec.dtype))
+
+    return rules.Attention(
+        None, *map(like, signature.args), **{k: like(v) for k, v in signature.kwargs.items()}
+    )
+
+
+def _way(call: rules.Attention) -> Way:
+    rule = client().lowerings[FORWARD].rule
+    beneath = rule.args[0] if isinstance(rule, partial) else rule
+    return way_of(call, beneath)
+
+
+def _row(signature: Signature) -> tuple[Any, ...]:
+    call = _call(signature)
+    problem, way = problem_of(call), _way(call)
+    queries = f"{problem.batch} x {problem.heads} x {problem.queries}"
+    keys = f"{problem.batch} x {problem.key_heads} x {problem.keys}"
+    why = "; ".join(f"{name}: {objection}" for name, objection in way.objections.items())
+    return queries, keys, way.name, why

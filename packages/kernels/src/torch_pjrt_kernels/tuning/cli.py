@@ -1,0 +1,71 @@
+"""`python -m torch_pjrt_kernels bench` and `tune`."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+_TUNE = "1x4x4096x64"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m torch_pjrt_kernels", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    bench = commands.add_parser("bench", help="time each kernel against PyTorch")
+    bench.add_argument("--lengths", type=int, nargs="+", default=[1024, 4096])
+    bench.add_argument("--op", nargs="+", help="only these functions")
+    tune = commands.add_parser("tune", help="find sizes of blocks, and keep them for this device")
+    tune.add_argument("--op", choices=["attention"], default="attention")
+    tune.add_argument(
+        "--shapes", nargs="+", default=[_TUNE],
+        help="batch x heads x length x width, as in 1x4x4096x64; 1x8:2x4096x64 has 2 key heads",
+    )  # fmt: skip
+    tune.add_argument("--dtype", default="float32")
+    tune.add_argument("--dry-run", action="store_true", help="print, and keep nothing")
+    for command in (bench, tune):
+        command.add_argument("--repetitions", type=int, default=3)
+    options = parser.parse_args(arguments)
+    return _bench(options) if options.command == "bench" else _tune(options, parser)
+
+
+def _bench(options: argparse.Namespace) -> int:
+    from torch_pjrt_kernels.tuning.bench import timed
+
+    print(f"{'function':<22}{'length':>8}{'kernel, ms':>12}{'of plain':>10}{'of CPU':>8}")
+    for name, length, took in timed(options.lengths, options.op, options.repetitions):
+        own = took["kernel"]
+        ratios = f"{own / took['plain']:>10.2f}{own / took['CPU']:>8.2f}"
+        print(f"{name:<22}{length:>8}{own * 1e3:>12.1f}{ratios}", flush=True)
+    print("plain: PyTorch's operators on the device. CPU: PyTorch's own, there.")
+    return 0
+
+
+def _tune(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+    from torch_pjrt_kernels.attention.choice import Problem
+    from torch_pjrt_kernels.tuning.table import keep
+    from torch_pjrt_kernels.tuning.tune import tuned
+
+    problems = []
+    for text in options.shapes:
+        try:
+            batch, heads, length, width = text.split("x")
+            n_heads, _, key_heads = heads.partition(":")
+            b, h, n, w = int(batch), int(n_heads), int(length), int(width)
+            problems.append(Problem(b, h, int(key_heads or n_heads), n, n, w, w))
+        except ValueError:
+            parser.error(f"{text!r} is no shape: it takes one like {_TUNE}")
+    found = {}
+    for entry, best, took in tuned(problems, options.dtype, repetitions=options.repetitions):
+        usual = next(iter(took))
+        found[entry] = best
+        print(
+            f"{entry}: {best[0]} queries and {best[1]} keys, {took[best] * 1e3:.1f} ms "
+            f"({took[best] / took[usual]:.2f} of {usual[0]} and {usual[1]})",
+            flush=True,
+        )
+    if len(found) < len(problems):
+        print("Shapes that are short are not computed in blocks: there is nothing to tune.")
+    if found and not options.dry_run:
+        print(f"Kept in {keep(found)}. Programs that are compiled already stay as they are.")
+    return 0

@@ -1,0 +1,85 @@
+"""Times sizes of blocks on the device at hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+
+from torch_pjrt.plugin import client
+from torch_pjrt_kernels.attention.blockwise import forward
+from torch_pjrt_kernels.attention.blockwise_backward import backward
+from torch_pjrt_kernels.attention.choice import Problem, objection_to_blocks, sizes_of
+from torch_pjrt_kernels.attention.form import Form, Sizes
+from torch_pjrt_kernels.tuning.table import Blocks, entry_of
+from torch_pjrt_kernels.tuning.timing import least_s
+
+_QUERIES, _KEYS = (64, 128, 256, 512, 1024), (128, 256, 512, 1024)
+# Of the scores of one block, in float32: larger ones only take memory.
+_MOST_BYTES = 64 * 2**20
+
+
+def candidates(problem: Problem) -> list[Blocks]:
+    """Sizes of blocks that a problem can have."""
+    pairs = problem.batch * problem.heads
+    return [
+        (queries, keys)
+        for queries in _QUERIES
+        for keys in _KEYS
+        if queries <= problem.queries
+        and keys <= problem.keys
+        and 4 * pairs * queries * keys <= _MOST_BYTES
+    ]
+
+
+def tuned(
+    problems: Sequence[Problem],
+    dtype: str = "float32",
+    *,
+    sizes: Sequence[Blocks] | None = None,
+    repetitions: int = 3,
+) -> Iterator[tuple[str, Blocks, dict[Blocks, float]]]:
+    """For each problem the entry's name, the fastest sizes, and what each took, in seconds.
+
+    Causal attention, forward and backward. Those that the package would not compute in blocks are left out.
+    """
+    torch.zeros(1, device="pjrt")  # starts the device
+    on_cpu = client().device.name == "CPU"
+    for problem in problems:
+        if objection_to_blocks(problem) is not None:
+            continue
+        usual = sizes_of(problem, on_cpu=on_cpu, measured=False)
+        tried = dict.fromkeys([(usual.block_queries, usual.block_keys)])
+        tried |= dict.fromkeys(candidates(problem) if sizes is None else sizes)
+        steps = {f"{q} {k}": _step(problem, (q, k), dtype) for q, k in tried}
+        took = dict(zip(tried, least_s(steps, repetitions).values(), strict=True))
+        yield entry_of(problem), min(took, key=took.__getitem__), took
+
+
+def _step(problem: Problem, blocks: Blocks, dtype: str) -> Callable[[], Any]:
+    sizes = Sizes(
+        problem.batch, problem.key_heads, problem.heads // problem.key_heads, problem.queries,
+        problem.keys, *blocks,
+    )  # fmt: skip
+    form = Form(problem.width**-0.5, is_causal=True)
+
+    def both(q: Any, k: Any, v: Any, grad: Any) -> Any:
+        out, logsumexp = forward(q, k, v, form, sizes)
+        return out, backward(grad, q, k, v, out, logsumexp, form, sizes)[:3]
+
+    numbers, of = np.random.default_rng(0), problem
+    shapes = (
+        (of.batch, of.heads, of.queries, of.width),
+        (of.batch, of.key_heads, of.keys, of.width),
+        (of.batch, of.key_heads, of.keys, of.value_width),
+        (of.batch, of.heads, of.queries, of.value_width),
+    )
+    chip = client().chip
+    arrays = [
+        jax.device_put(numbers.standard_normal(s, "float32"), chip).astype(dtype) for s in shapes
+    ]
+    program = jax.jit(both).lower(*arrays).compile()
+    return lambda: jax.block_until_ready(program(*arrays))

@@ -1,0 +1,113 @@
+"""Attention to a cache in pages is attention to what the pages hold, and the cache is written in place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+import torch_pjrt
+from torch_pjrt_kernels import paged_attention, update_pages
+
+HEADS, KEY_HEADS, WIDTH, SIZE, MOST = 4, 2, 8, 16, 5
+LENGTHS = [37, 80, 3]
+
+
+def cache(device: str) -> tuple[torch.Tensor, ...]:
+    """Pages of keys and of values, in any order, the table, and the lengths."""
+    generator = torch.Generator().manual_seed(0)
+    shape = (20, SIZE, KEY_HEADS, WIDTH)
+    keys, values = (torch.randn(shape, generator=generator) for _ in range(2))
+    table = torch.randperm(20, generator=generator)[: 3 * MOST].reshape(3, MOST).int()
+    return tuple(x.to(device) for x in (keys, values, table, torch.tensor(LENGTHS)))
+
+
+def queries(n: int, device: str) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(3, n, HEADS, WIDTH, generator=generator).to(device)
+
+
+@pytest.mark.parametrize("device", ["cpu", "pjrt"])
+@pytest.mark.parametrize("n", [1, 3])
+def test_it_is_attention_to_what_the_pages_hold(device: str, n: int) -> None:
+    keys, values, table, _ = cache("cpu")
+    found = paged_attention(queries(n, device), *cache(device)).cpu()
+
+    for i, length in enumerate(LENGTHS):
+        k, v = (x[table[i].long()].flatten(0, 1)[:length].transpose(0, 1) for x in (keys, values))
+        seen = torch.ones(n, length, dtype=torch.bool).tril(length - n)
+        q = queries(n, "cpu")[i].transpose(0, 1)
+        expected = scaled_dot_product_attention(
+            q[None], k[None], v[None], attn_mask=seen, enable_gqa=True
+        )
+        torch.testing.assert_close(found[i].transpose(0, 1), expected[0], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("form", [{"window": 9}, {"soft_cap": 2.0, "scale": 0.5}])
+def test_other_forms_are_those_of_the_cpu(form: dict[str, Any]) -> None:
+    ours = paged_attention(queries(2, "pjrt"), *cache("pjrt"), **form)
+    theirs = paged_attention(queries(2, "cpu"), *cache("cpu"), **form)
+
+    torch.testing.assert_close(ours.cpu(), theirs, rtol=1e-5, atol=1e-5)
+
+
+def test_what_lies_behind_a_sequence_does_not_matter() -> None:
+    keys, values, table, lengths = cache("pjrt")
+    before = paged_attention(queries(1, "pjrt"), keys, values, table, lengths).cpu()
+    table = table.clone()
+    table[0, 3:] = 10**6
+    table[2, 1:] = -1
+
+    after = paged_attention(queries(1, "pjrt"), keys, values, table, lengths).cpu()
+
+    torch.testing.assert_close(after, before)
+
+
+def test_pages_are_written_where_the_table_says_and_in_place() -> None:
+    on_device, on_cpu = ([x.clone() for x in cache(d)] for d in ("pjrt", "cpu"))
+    new = torch.randn(3, 2, KEY_HEADS, WIDTH)
+    for keys, _, table, lengths in (on_device, on_cpu):
+        update_pages(keys, new.to(keys.device), table, lengths)
+
+    torch.testing.assert_close(on_device[0].cpu(), on_cpu[0])
+    page, slot = divmod(LENGTHS[1] - 1, SIZE)
+    torch.testing.assert_close(on_cpu[0][int(on_cpu[2][1, page]), slot], new[1, 1])
+
+
+def test_decoding_step_is_one_compiled_graph() -> None:
+    keys, values, table, lengths = cache("pjrt")
+
+    @torch.compile(fullgraph=True)
+    def step(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        update_pages(keys, k, table, lengths)
+        update_pages(values, v, table, lengths)
+        return paged_attention(q, keys, values, table, lengths)
+
+    new = torch.ones(3, 1, KEY_HEADS, WIDTH, device="pjrt")
+    found = step(queries(1, "pjrt"), new, new).cpu()
+
+    k, v, t, n = cache("cpu")
+    for pages in (k, v):
+        update_pages(pages, new.cpu(), t, n)
+    torch.testing.assert_close(found, paged_attention(queries(1, "cpu"), k, v, t, n))
+
+
+def test_long_tables_are_read_a_few_pages_at_a_time() -> None:
+    keys = torch.zeros(8, SIZE, KEY_HEADS, WIDTH, device="pjrt")
+    table = torch.zeros(3, 1000, dtype=torch.int32, device="pjrt")
+    lengths = torch.tensor(LENGTHS, device="pjrt")
+
+    text = torch_pjrt.to_stablehlo(
+        [paged_attention(queries(1, "pjrt"), keys, keys, table, lengths)]
+    )
+
+    assert "x512x" in text
+    assert f"x{1000 * SIZE}" not in text
+
+
+def test_shapes_that_do_not_fit_are_refused() -> None:
+    keys, values, table, lengths = cache("cpu")
+    with pytest.raises(ValueError, match="shapes that fit together"):
+        paged_attention(queries(1, "cpu"), keys, values, table[:2], lengths)

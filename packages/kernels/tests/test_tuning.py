@@ -1,0 +1,110 @@
+"""Measured sizes of blocks are kept in a file that the choice reads; the commands print what they took."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import torch_pjrt
+from torch_pjrt_kernels.attention.choice import Problem, sizes_of
+from torch_pjrt_kernels.tuning import table
+from torch_pjrt_kernels.tuning.bench import timed
+from torch_pjrt_kernels.tuning.cli import main
+from torch_pjrt_kernels.tuning.tune import candidates, tuned
+
+LONG = Problem(1, 4, 4, 1024, 1024, 8, 8)
+
+
+@pytest.fixture(autouse=True)
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A table of this test's own."""
+    torch.zeros(1, device="pjrt")  # starts the device
+    monkeypatch.setenv(table.VARIABLE, str(tmp_path / "blocks.json"))
+    return tmp_path / "blocks.json"
+
+
+def blocks(problem: Problem) -> tuple[int, int]:
+    sizes = sizes_of(problem, on_cpu=True)
+    return sizes.block_queries, sizes.block_keys
+
+
+def test_measured_sizes_are_those_of_blocks_from_then_on(file: Path) -> None:
+    before = blocks(LONG)
+
+    assert table.keep({table.entry_of(LONG): (64, 256)}) == file
+
+    assert before != (64, 256)
+    assert blocks(LONG) == (64, 256)
+    table.keep({"another": (1, 2)})
+    assert blocks(LONG) == (64, 256)
+
+
+def test_values_are_the_same_with_measured_sizes() -> None:
+    q = torch.randn(1, 4, 1024, 8, device="pjrt")
+    x = q.cpu()
+    expected = torch.nn.functional.scaled_dot_product_attention(x, x, x, is_causal=True)
+    table.keep({table.entry_of(LONG): (96, 160)})
+
+    y = torch.nn.functional.scaled_dot_product_attention(q, q, q, is_causal=True)
+
+    assert "96" in torch_pjrt.to_stablehlo([y])
+    torch.testing.assert_close(y.cpu(), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("text", ["", "no JSON", "[1]", '{"a": [1]}'])
+def test_a_file_that_is_no_table_counts_for_nothing(file: Path, text: str) -> None:
+    before = blocks(LONG)
+
+    file.write_text(text)
+
+    assert blocks(LONG) == before
+
+
+def test_entries_with_sizes_that_no_block_has_are_left_out(file: Path) -> None:
+    before = blocks(LONG)
+
+    file.write_text(f'{{"{table.entry_of(LONG)}": [0, 128]}}')
+
+    assert blocks(LONG) == before
+
+
+def test_an_empty_variable_and_no_cache_mean_no_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(table.VARIABLE, "")
+    assert table.path() is None
+    with pytest.raises(ValueError, match=table.VARIABLE):
+        table.keep({"x": (1, 1)})
+    monkeypatch.delenv(table.VARIABLE)
+    monkeypatch.setattr(torch_pjrt.config, "cache_dir", Path("/somewhere"))
+    assert table.path() == Path("/somewhere/kernel-blocks.json")
+
+
+def test_tuning_says_what_each_size_took() -> None:
+    short = Problem(1, 1, 1, 64, 64, 8, 8)
+
+    [(entry, best, took)] = tuned([short, LONG], sizes=[(256, 256)], repetitions=1)
+
+    assert entry == table.entry_of(LONG)
+    assert set(took) == {blocks(LONG), (256, 256)}
+    assert took[best] == min(took.values())
+    assert (256, 256) in candidates(LONG)
+    assert all(q <= 1024 and k <= 1024 for q, k in candidates(LONG))
+
+
+def test_bench_times_kernel_and_both_others() -> None:
+    [(name, length, took)] = timed([64], ["rms_norm"], repetitions=1)
+
+    assert (name, length) == ("rms_norm", 64)
+    assert set(took) == {"kernel", "plain", "CPU"}
+    assert all(0 < seconds < 60 for seconds in took.values())
+
+
+def test_commands_print_a_line_for_each(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "--lengths", "64", "--op", "rms_norm", "--repetitions", "1"]) == 0
+    assert "rms_norm" in capsys.readouterr().out
+    assert main(["tune", "--shapes", "1x1x64x8"]) == 0
+    assert "nothing to tune" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main(["tune", "--shapes", "4x4"])
+    assert "'4x4' is no shape" in capsys.readouterr().err

@@ -1,0 +1,1 @@
+"""Checkpoints that other tools have quantized, as layers of ours."""

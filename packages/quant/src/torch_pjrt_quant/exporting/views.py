@@ -1,0 +1,207 @@
+"""Rules for views, which the tape has as strides and an exported program as operators."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from jax import lax
+
+from torch_pjrt.plugin import aten
+from torch_pjrt_quant.exporting.rule_table import Array, Look, is_, rule, within
+
+
+@rule(
+    aten.view.default,
+    aten._unsafe_view.default,
+    aten.reshape.default,
+    aten._reshape_alias.default,
+    aten.flatten.using_ints,
+    aten.squeeze.default,
+    aten.squeeze.dim,
+    aten.squeeze.dims,
+    aten.unsqueeze.default,
+    aten.unflatten.int,
+)
+def reshaped(out: Look, x: Array, *_: Any, **__: Any) -> Array:
+    return lax.reshape(x, out.shape)
+
+
+@rule(
+    aten.alias.default,
+    aten.detach.default,
+    aten.lift_fresh.default,
+    aten.lift_fresh_copy.default,
+    aten.contiguous.default,
+    aten.clone.default,
+    aten.dropout.default,
+)
+def same(out: Look, x: Array, *_: Any, **__: Any) -> Array:
+    return x
+
+
+@rule(aten.expand.default, aten.expand_as.default)
+def expand(out: Look, x: Array, *_: Any, **__: Any) -> Array:
+    return jnp.broadcast_to(x, out.shape)
+
+
+@rule(aten.permute.default)
+def permute(out: Look, x: Array, dims: Sequence[int]) -> Array:
+    return lax.transpose(x, [d % x.ndim for d in dims])
+
+
+@rule(aten.transpose.int)
+def transpose(out: Look, x: Array, dim0: int, dim1: int) -> Array:
+    return jnp.swapaxes(x, dim0, dim1) if x.ndim else x
+
+
+@rule(aten.t.default, aten.numpy_T.default)
+def t(out: Look, x: Array) -> Array:
+    return x.T
+
+
+@rule(aten.slice.Tensor)
+def slice_(
+    out: Look, x: Array, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
+) -> Array:
+    """The result's size is known, so only where it starts is worked out here."""
+    dim %= x.ndim
+    size, length = x.shape[dim], out.shape[dim]
+    if is_(length, 0):
+        return jnp.zeros(out.shape, x.dtype)
+    first = within(0 if start is None else start, size)
+    if step == 1:
+        return lax.slice_in_dim(x, first, first + length, axis=dim)
+    return lax.slice_in_dim(x, first, first + (length - 1) * step + 1, step, dim)
+
+
+@rule(aten.select.int)
+def select(out: Look, x: Array, dim: int, index: Any) -> Array:
+    dim %= x.ndim
+    if isinstance(index, int) and index < 0:
+        index = x.shape[dim] + index
+    if isinstance(index, jax.Array):
+        return lax.dynamic_index_in_dim(x, index, dim, keepdims=False)
+    return lax.squeeze(lax.slice_in_dim(x, index, index + 1, axis=dim), [dim])
+
+
+@rule(aten.narrow.default)
+def narrow(out: Look, x: Array, dim: int, start: Any, length: Any) -> Array:
+    first = x.shape[dim] + start if isinstance(start, int) and start < 0 else start
+    return lax.slice_in_dim(x, first, first + length, axis=dim % x.ndim)
+
+
+@rule(
+    aten.split.Tensor,
+    aten.split_with_sizes.default,
+    aten.split.sizes,
+    aten.chunk.default,
+    aten.unsafe_chunk.default,
+    aten.unsafe_split.Tensor,
+    aten.unsafe_split_with_sizes.default,
+    aten.tensor_split.sections,
+)
+def split(out: Sequence[Look], x: Array, sizes: Any, dim: int = 0) -> list[Array]:
+    """Each part has the size that PyTorch knows."""
+    dim %= x.ndim
+    first: Any = 0
+    parts = []
+    for look in out:
+        parts.append(lax.slice_in_dim(x, first, first + look.shape[dim], axis=dim))
+        first = first + look.shape[dim]
+    return parts
+
+
+@rule(aten.unbind.int)
+def unbind(out: Sequence[Look], x: Array, dim: int = 0) -> list[Array]:
+    dim %= x.ndim
+    return [lax.index_in_dim(x, i, dim, keepdims=False) for i in range(len(out))]
+
+
+@rule(aten.diagonal.default)
+def diagonal(out: Look, x: Array, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Array:
+    """Its length is known, so it is that many elements, one step to the right and down each."""
+    x = jnp.moveaxis(x, (dim1, dim2), (-2, -1))
+    steps = lax.iota(jnp.int32, out.shape[-1])
+    return x[..., steps + max(-offset, 0), steps + max(offset, 0)]
+
+
+@rule(aten.movedim.intlist)
+def movedim(out: Look, x: Array, source: Sequence[int], destination: Sequence[int]) -> Array:
+    return jnp.moveaxis(x, source, destination)
+
+
+@rule(aten.unfold.default)
+def unfold(out: Look, x: Array, dimension: int, size: int, step: int) -> Array:
+    if not x.ndim:
+        return lax.reshape(x, out.shape)
+    dim = dimension % x.ndim
+    starts = lax.iota(jnp.int32, out.shape[dim]) * step
+    positions = starts[:, None] + jnp.arange(size, dtype=jnp.int32)
+    return jnp.moveaxis(jnp.take(x, positions, axis=dim), dim + 1, -1)
+
+
+@rule(aten.as_strided.default)
+def as_strided(
+    out: Look, x: Array, size: Any, stride: Sequence[Any], storage_offset: Any = None
+) -> Array:
+    """Of a contiguous tensor: elements of it in its own order."""
+    positions: Any = storage_offset or 0
+    for n, (length, step) in enumerate(zip(out.shape, stride, strict=True)):
+        shape = [1] * len(out.shape)
+        shape[n] = length
+        positions = positions + lax.reshape(lax.iota(np.int64, length) * step, shape)
+    return jnp.broadcast_to(x.reshape(-1)[positions], out.shape)
+
+
+@rule(aten.view_as_real.default)
+def view_as_real(out: Look, x: Array) -> Array:
+    return jnp.stack([x.real, x.imag], -1)
+
+
+@rule(aten.view_as_complex.default)
+def view_as_complex(out: Look, x: Array) -> Array:
+    return lax.complex(x[..., 0], x[..., 1])
+
+
+@rule(aten.real.default)
+def real(out: Look, x: Array) -> Array:
+    return x.real
+
+
+@rule(aten.imag.default)
+def imag(out: Look, x: Array) -> Array:
+    return x.imag
+
+
+@rule(aten._conj.default, aten.conj.default, aten.conj_physical.default)
+def conj(out: Look, x: Array) -> Array:
+    return lax.conj(x) if jnp.iscomplexobj(x) else x
+
+
+@rule(aten._neg_view.default)
+def negative(out: Look, x: Array) -> Array:
+    return -x
+
+
+@rule(aten.resolve_conj.default, aten.resolve_neg.default)
+def resolved(out: Look, x: Array) -> Array:
+    return x
+
+
+@rule(aten.view.dtype)
+def view_dtype(out: Look, x: Array, dtype: torch.dtype) -> Array:
+    """The bytes as another dtype."""
+    if x.dtype == out.dtype:
+        return x
+    if x.dtype.itemsize == out.dtype.itemsize:
+        return lax.bitcast_convert_type(x, out.dtype)
+    if x.dtype.itemsize < out.dtype.itemsize:
+        ratio = out.dtype.itemsize // x.dtype.itemsize
+        x = x.reshape(*x.shape[:-1], x.shape[-1] // ratio, ratio)
+        return lax.bitcast_convert_type(x, out.dtype)
+    return lax.bitcast_convert_type(x, out.dtype).reshape(out.shape)

@@ -1,0 +1,276 @@
+"""Products with weights of few bits, in JAX. No rule makes a whole weight wide.
+
+Where a compiler does not fuse the widening of a weight into the product, the product is a loop over tiles of
+the weight's rows: a tile is widened, multiplied, and forgotten. What XLA does (benchmarks/quant.py):
+
+    CPU     fuses nothing into a product. int8 by int8 is fast from two rows of the input on; of one row it
+            widens the weight, so there are at least 8.
+    TPU     fuses int8; numbers of four bits only within tiles, which stay in the chip's own memory.
+    GPU     fuses int8 and multiplies float8 by itself.
+
+`lax.platform_dependent` chooses, so one exported program has the right product for each platform.
+
+Each tile takes rows from all parts of the weight alike, so that a weight whose rows are spread over up to 16
+chips stays where it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from torch_pjrt_quant.packing import FLOAT8_MAX, NF4
+
+Array = jax.Array
+Widen = Callable[..., Array]
+
+# A tile that is widened to float32 is about this large.
+TILE_BYTES = 1 << 20
+# int8 by int8 has at least so many rows on CPU.
+LEAST_ROWS = 8
+
+
+def widened(dtype: Any) -> Widen:
+    """Rows of int8 (or of float8, as bytes) and their scales, by row or by group, as rows of `dtype`."""
+
+    def widen(weight: Array, scale: Array) -> Array:
+        if weight.dtype == jnp.uint8:
+            weight = lax.bitcast_convert_type(weight, jnp.float8_e4m3fn)
+        groups = weight.astype(jnp.float32).reshape(len(weight), scale.size // len(scale), -1)
+        return (groups * scale.reshape(*groups.shape[:2], 1)).astype(dtype).reshape(weight.shape)
+
+    return widen
+
+
+def widened_int4(dtype: Any) -> Widen:
+    """Packed rows, their scales and zeros as rows of `dtype`."""
+
+    def widen(packed: Array, scale: Array, zero: Array | None = None) -> Array:
+        numbers = _unpacked(packed, scale).astype(jnp.int32).astype(jnp.float32)
+        numbers = numbers - (8 if zero is None else zero.astype(jnp.float32)[..., None])
+        wide = numbers * scale.astype(jnp.float32)[..., None]
+        return wide.astype(dtype).reshape(len(packed), -1)
+
+    return widen
+
+
+def widened_nf4(dtype: Any) -> Widen:
+    """Packed rows and their scales as rows of `dtype`."""
+
+    def widen(packed: Array, scale: Array) -> Array:
+        values = jnp.asarray(NF4, jnp.float32)[_unpacked(packed, scale).astype(jnp.int32)]
+        return (
+            (values * scale.astype(jnp.float32)[..., None]).astype(dtype).reshape(len(packed), -1)
+        )
+
+    return widen
+
+
+def _unpacked(packed: Array, scale: Array) -> Array:
+    groups = packed.reshape(*scale.shape, -1)
+    return jnp.concatenate([groups & 15, groups >> 4], -1)
+
+
+def tiled(x: Array, parts: Sequence[Array], widen: Widen) -> Array:
+    """`x` (rows, columns) by a weight whose rows are `widen(*parts)`: float32 (rows, weight's rows)."""
+
+    def step(tile: Sequence[Array]) -> Array:
+        wide = widen(*tile)
+        return lax.dot_general(
+            x, wide, (((1,), (1,)), ((), ())), preferred_element_type=jnp.float32
+        )
+
+    n = parts[0].shape[0]
+    ways, height, count = _tiles(n, x.shape[1])
+    if count == 1:
+        return step(parts)
+    rows = height * count
+    whole = [p.reshape(ways, n // ways, *p.shape[1:]) for p in parts]
+
+    def body(i: Any, result: Array) -> Array:
+        at = i * height
+        tile = [lax.dynamic_slice_in_dim(p, at, height, 1) for p in whole]
+        product = step([p.reshape(ways * height, *p.shape[2:]) for p in tile])
+        product = product.reshape(x.shape[0], ways, height)
+        return lax.dynamic_update_slice_in_dim(result, product, at, 2)
+
+    result = jnp.zeros((x.shape[0], ways, n // ways), jnp.float32)
+    result = lax.fori_loop(0, count, body, result)
+    if rows < n // ways:
+        rest = [p[:, rows:].reshape(-1, *p.shape[2:]) for p in whole]
+        last = step(rest).reshape(x.shape[0], ways, n // ways - rows)
+        result = result.at[:, :, rows:].set(last)
+    return result.reshape(x.shape[0], n)
+
+
+def tiled_transposed(gradient: Array, parts: Sequence[Array], widen: Widen, columns: int) -> Array:
+    """`gradient` (rows, weight's rows) by the weight itself: float32 (rows, columns)."""
+
+    def step(part: Array, tile: Sequence[Array]) -> Array:
+        wide = widen(*tile)
+        return lax.dot_general(
+            part, wide, (((1,), (0,)), ((), ())), preferred_element_type=jnp.float32
+        )
+
+    n = parts[0].shape[0]
+    _, height, count = _tiles(n, columns, ways=1)
+    if count == 1:
+        return step(gradient, parts)
+
+    def body(i: Any, result: Array) -> Array:
+        at = i * height
+        tile = [lax.dynamic_slice_in_dim(p, at, height, 0) for p in parts]
+        return result + step(lax.dynamic_slice_in_dim(gradient, at, height, 1), tile)
+
+    result = lax.fori_loop(0, count, body, jnp.zeros((gradient.shape[0], columns), jnp.float32))
+    rows = height * count
+    if rows < n:
+        result = result + step(gradient[:, rows:], [p[rows:] for p in parts])
+    return result
+
+
+def _tiles(n: int, columns: int, ways: int | None = None) -> tuple[int, int, int]:
+    """Into how many parts the rows are dealt, how many rows of each a tile has, and how many tiles."""
+    ways = ways or next(w for w in (16, 8, 4, 2, 1) if n % w == 0)
+    most = max(TILE_BYTES // (4 * columns * ways), 1)
+    height = min(most, n // ways)
+    return ways, height, n // ways // height
+
+
+def _plain(x: Array, weight: Array, scale: Array) -> Array:
+    """Where the compiler fuses the widening: the scale is applied to the product."""
+    y = lax.dot_general(
+        x, weight.astype(x.dtype), (((1,), (1,)), ((), ())), preferred_element_type=jnp.float32
+    )
+    return y * scale
+
+
+def _finished(y: Array, x: Array, bias: Array | None) -> Array:
+    if bias is not None:
+        y = y + bias.astype(jnp.float32)
+    return y.astype(x.dtype).reshape(*x.shape[:-1], y.shape[-1])
+
+
+def _rows(x: Array) -> Array:
+    return x.reshape(-1, x.shape[-1])
+
+
+def linear_int8(x: Array, weight: Array, scale: Array, bias: Array | None = None) -> Array:
+    scale = scale.astype(jnp.float32)
+    if scale.ndim == 2:  # one for each group: not a factor of the product
+        return _finished(tiled(_rows(x), (weight, scale), widened(x.dtype)), x, bias)
+    y = lax.platform_dependent(
+        _rows(x),
+        weight,
+        scale,
+        cpu=lambda a, w, s: tiled(a, (w, s), widened(a.dtype)),
+        default=_plain,
+    )
+    return _finished(y, x, bias)
+
+
+def linear_int8_dynamic(x: Array, weight: Array, scale: Array, bias: Array | None = None) -> Array:
+    """Each row of the input becomes int8, too; sums are int32."""
+    rows = _rows(x).astype(jnp.float32)
+    factor = jnp.maximum(jnp.max(jnp.abs(rows), -1, keepdims=True) / 127, 1e-12)
+    numbers = jnp.clip(jnp.round(rows / factor), -127, 127).astype(jnp.int8)
+    y = lax.platform_dependent(numbers, weight, cpu=enough_rows, default=integers)
+    return _finished(y.astype(jnp.float32) * factor * scale.astype(jnp.float32), x, bias)
+
+
+def integers(x: Array, weight: Array) -> Array:
+    return lax.dot_general(x, weight, (((1,), (1,)), ((), ())), preferred_element_type=jnp.int32)
+
+
+def enough_rows(x: Array, weight: Array) -> Array:
+    count = x.shape[0]
+    more = max(LEAST_ROWS - count, 0) if isinstance(count, int) else LEAST_ROWS
+    return (
+        integers(jnp.pad(x, ((0, more), (0, 0))), weight)[:count] if more else integers(x, weight)
+    )
+
+
+def linear_int4(
+    x: Array, weight: Array, scale: Array, zero: Array | None = None, bias: Array | None = None
+) -> Array:
+    parts = (weight, scale) if zero is None else (weight, scale, zero)
+    return _finished(tiled(_rows(x), parts, widened_int4(x.dtype)), x, bias)
+
+
+def linear_nf4(x: Array, weight: Array, scale: Array, bias: Array | None = None) -> Array:
+    return _finished(tiled(_rows(x), (weight, scale), widened_nf4(x.dtype)), x, bias)
+
+
+def linear_float8(x: Array, weight: Array, scale: Array, bias: Array | None = None) -> Array:
+    scale = scale.astype(jnp.float32)
+    y = lax.platform_dependent(
+        _rows(x),
+        weight,
+        scale,
+        cuda=_plain,
+        default=lambda a, w, s: tiled(a, (_bytes(w), s), widened(a.dtype)),
+    )
+    return _finished(y, x, bias)
+
+
+def linear_float8_dynamic(
+    x: Array, weight: Array, scale: Array, bias: Array | None = None
+) -> Array:
+    """Each row of the input becomes float8, too. Without such a product, both are widened by tiles."""
+    rows = _rows(x).astype(jnp.float32)
+    factor = jnp.maximum(jnp.max(jnp.abs(rows), -1, keepdims=True) / FLOAT8_MAX, 1e-12)
+    numbers = (rows / factor).astype(jnp.float8_e4m3fn)
+    ones = jnp.ones(weight.shape[:1], jnp.float32)
+
+    def by_tiles(a: Array, w: Array, s: Array) -> Array:
+        return tiled(a.astype(jnp.bfloat16), (_bytes(w), s), widened(jnp.bfloat16))
+
+    y = lax.platform_dependent(
+        numbers, weight, ones, cuda=lambda a, w, s: _scaled(a, w), default=by_tiles
+    )
+    return _finished(y * factor * scale.astype(jnp.float32), x, bias)
+
+
+def product_float8(x: Array, other: Array, scale: Array) -> Array:
+    """Both of some float8, of which GPUs multiply all pairs but two of e5m2."""
+
+    def widened_to(dtype: Any) -> Callable[[Array, Array], Array]:
+        return lambda a, b: _scaled(a.astype(dtype), b.astype(dtype))
+
+    y = lax.platform_dependent(
+        x, other, cuda=_scaled, tpu=widened_to(jnp.bfloat16), default=widened_to(jnp.float32)
+    )
+    return y * scale
+
+
+def _bytes(weight: Array) -> Array:
+    """float8 as bytes: on CPU, XLA would widen all of it in front of a loop."""
+    return lax.bitcast_convert_type(weight, jnp.uint8)
+
+
+def _scaled(x: Array, weight: Array) -> Array:
+    return lax.dot_general(x, weight, (((1,), (1,)), ((), ())), preferred_element_type=jnp.float32)
+
+
+def gradient_int8(gradient: Array, weight: Array, scale: Array) -> Array:
+    numbers = weight if weight.dtype == jnp.int8 else _bytes(weight)
+    return _gradient(gradient, (numbers, scale), widened(gradient.dtype), weight.shape[1])
+
+
+def gradient_int4(gradient: Array, weight: Array, scale: Array, zero: Array | None = None) -> Array:
+    parts = (weight, scale) if zero is None else (weight, scale, zero)
+    return _gradient(gradient, parts, widened_int4(gradient.dtype), 2 * weight.shape[1])
+
+
+def gradient_nf4(gradient: Array, weight: Array, scale: Array) -> Array:
+    widen = widened_nf4(gradient.dtype)
+    return _gradient(gradient, (weight, scale), widen, 2 * weight.shape[1])
+
+
+def _gradient(gradient: Array, parts: Sequence[Array], widen: Widen, columns: int) -> Array:
+    y = tiled_transposed(_rows(gradient), parts, widen, columns)
+    return y.astype(gradient.dtype).reshape(*gradient.shape[:-1], columns)

@@ -1,0 +1,147 @@
+"""torchao's `quantize_` on modules that are on `pjrt`: its configurations as layers of ours.
+
+torchao's tensor subclasses call kernels of other vendors, or read values layer by layer. So its handler of a
+configuration is given to it anew (`register_quantize_module_handler`): linear layers on `pjrt` become layers
+of ours, all others go torchao's way.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from torch_pjrt.extend import after_import
+from torch_pjrt_quant import packing
+from torch_pjrt_quant.linear import (
+    Config,
+    Float8,
+    Float8Linear,
+    Int4,
+    Int4Linear,
+    Int8,
+    Int8Linear,
+    QuantizedLinear,
+)
+
+Translate = Callable[[Any], Config | None]
+
+
+def _per_row(config: Any) -> bool:
+    given = getattr(config, "granularity", None)
+    several = given if isinstance(given, (list, tuple)) else [given]
+    return all(g is None or type(g).__name__ in ("PerRow", "PerAxis") for g in several)
+
+
+def _int8(config: Any) -> Config | None:
+    return Int8() if _per_row(config) and config.group_size is None else None
+
+
+def _int8_dynamic(config: Any) -> Config | None:
+    symmetric = getattr(config.act_mapping_type, "name", "SYMMETRIC") == "SYMMETRIC"
+    return Int8(dynamic=True) if _per_row(config) and symmetric else None
+
+
+def _int4(config: Any) -> Config | None:
+    return Int4(config.group_size)
+
+
+def _float8(config: Any) -> Config | None:
+    return Float8() if _is_e4m3(config.weight_dtype) else None
+
+
+def _float8_dynamic(config: Any) -> Config | None:
+    return Float8(dynamic=True) if _is_e4m3(config.weight_dtype) else None
+
+
+def _is_e4m3(dtype: Any) -> bool:
+    return dtype is torch.float8_e4m3fn
+
+
+def _intx(config: Any) -> Config | None:
+    group = getattr(config.granularity, "group_size", None)
+    if str(config.weight_dtype) == "torch.int4" and group is not None:
+        return Int4(group, symmetric=config.mapping_type.name == "SYMMETRIC")
+    return Int8() if config.weight_dtype is torch.int8 and _per_row(config) else None
+
+
+#   torchao's configuration, what it is here, or None where it goes torchao's way
+CONFIGS: dict[str, Translate] = {
+    "Int8WeightOnlyConfig": _int8,
+    "Int8DynamicActivationInt8WeightConfig": _int8_dynamic,
+    "Int4WeightOnlyConfig": _int4,
+    "Float8WeightOnlyConfig": _float8,
+    "Float8DynamicActivationFloat8WeightConfig": _float8_dynamic,
+    "IntxWeightOnlyConfig": _intx,
+}
+
+
+def take_part() -> None:
+    """Give torchao its handlers, once it is imported. The plugin calls it when the device starts."""
+    after_import("torchao.quantization.quant_api", _take_part)
+
+
+def _take_part(quant_api: Any) -> None:
+    register = getattr(quant_api, "register_quantize_module_handler", None)
+    handlers = getattr(quant_api, "_QUANTIZE_CONFIG_HANDLER", {})
+    for name, translate in CONFIGS.items():
+        config = getattr(quant_api, name, None)
+        handler = handlers.get(config)
+        if register is not None and handler is not None:
+            register(config)(_handler(handler, translate))
+
+
+def _handler(theirs: Callable[..., Any], translate: Translate) -> Callable[..., Any]:
+    @functools.wraps(theirs)
+    def handler(module: torch.nn.Module, config: Any, **more: Any) -> Any:
+        if type(module) is not torch.nn.Linear or module.weight.device.type != "pjrt" or more:
+            return theirs(module, config, **more)
+        ours = translate(config)
+        if ours is None:
+            return theirs(module, config, **more)
+        if isinstance(ours, Int4) and module.in_features % ours.group_size:
+            return module  # as torchao does
+        return ours.layer(module)
+
+    return handler
+
+
+def from_torchao_(model: torch.nn.Module) -> torch.nn.Module:
+    """Put layers of ours in the place of linear layers whose weights torchao has quantized, on the CPU, say.
+
+    Takes what torchao 0.18 makes of the configurations for int8 and float8 with a scale for each row, and its
+    unpacked int4 (`IntxWeightOnlyConfig`). The numbers are the same. Returns the module. Raises `ValueError`,
+    which names the layer, for weights of another kind.
+    """
+    for parent_name, parent in list(model.named_modules()):
+        for name, child in list(parent.named_children()):
+            weight = getattr(child, "weight", None)
+            if isinstance(child, torch.nn.Linear) and hasattr(weight, "qdata"):
+                try:
+                    setattr(parent, name, _adopted(child, weight))
+                except ValueError as error:
+                    path = f"{parent_name}.{name}" if parent_name else name
+                    raise ValueError(f"`{path}`: {error}") from error
+    return model
+
+
+def _adopted(linear: torch.nn.Linear, weight: Any) -> QuantizedLinear:
+    data, scale = weight.qdata, weight.scale.float()
+    sizes = linear.in_features, linear.out_features
+    dynamic = getattr(weight, "act_quant_kwargs", None) is not None
+    by_row = scale.numel() == linear.out_features
+    zero = getattr(weight, "zero_point", None)
+    if data.dtype is torch.float8_e4m3fn and by_row:
+        return Float8Linear(*sizes, (data, scale.view(-1)), linear.bias, dynamic=dynamic)
+    if str(getattr(weight, "target_dtype", None)) == "torch.int4":
+        size = linear.in_features // scale.shape[1]
+        numbers = packing.pack(data.to(torch.int16) + 8, size)
+        zeros = torch.full_like(scale, 8) if zero is None else zero.float() + 8
+        return Int4Linear(*sizes, (numbers, scale, zeros), linear.bias)
+    if data.dtype is torch.int8 and by_row and (zero is None or not zero.any()):
+        return Int8Linear(*sizes, (data, scale.view(-1)), linear.bias, dynamic=dynamic)
+    raise ValueError(
+        f"{type(weight).__name__} ({data.dtype}, scales {list(scale.shape)}) has no counterpart"
+    )

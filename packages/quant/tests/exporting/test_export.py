@@ -1,0 +1,313 @@
+"""An exported module computes what it computed, in a process that has neither PyTorch nor us."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from torch.export import Dim
+
+from torch_pjrt.errors import LoweringError
+from torch_pjrt_quant import EntryPoint, export, load
+from torch_pjrt_quant.exporting.load import WrongInput
+from torch_pjrt_quant.exporting.load import load as load_without_torch
+
+BATCH, LENGTH = Dim("batch"), Dim("length", max=64)
+
+
+class Block(torch.nn.Module):
+    """Attention, a convolution, views whose sizes vary, a buffer that counts, outputs with names."""
+
+    calls: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.project = torch.nn.Linear(8, 24)
+        self.conv = torch.nn.Conv1d(8, 8, 3, padding=1)
+        self.norm = torch.nn.LayerNorm(8)
+        self.tied = self.norm
+        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, x: torch.Tensor, options: dict[str, torch.Tensor]) -> dict[str, object]:
+        self.calls.add_(1)
+        heads = self.project(x).unflatten(-1, (3, 2, 4)).permute(2, 0, 3, 1, 4)
+        query, key, value = heads.unbind(0)
+        mixed = torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        y = self.conv(mixed.transpose(1, 2).flatten(2).mT).mT + x
+        last = (y * options["mask"][..., None])[:, -1]
+        positions = torch.arange(x.shape[1], device=x.device)
+        return {"y": self.tied(y), "last": (last, positions), "calls": self.calls.clone(), "n": 3}
+
+
+def inputs(batch: int, length: int) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    generator = torch.Generator().manual_seed(batch)
+    x = torch.randn(batch, length, 8, generator=generator)
+    return x, {"mask": torch.rand(batch, length, generator=generator)}
+
+
+SHAPES = {"x": {0: BATCH, 1: LENGTH}, "options": {"mask": {0: BATCH, 1: LENGTH}}}
+
+
+@pytest.fixture(scope="module")
+def block() -> Block:
+    torch.manual_seed(0)
+    return Block().eval()
+
+
+@pytest.fixture(scope="module")
+def folder(block: Block, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = export(block, inputs(2, 5), dynamic_shapes=SHAPES, gradient=True)
+    return made.save(tmp_path_factory.mktemp("exported") / "model", text=True)
+
+
+ALONE = """
+import sys
+for name in ("torch", "torch_pjrt", "torch_pjrt_quant", "flatbuffers"):
+    sys.modules[name] = None
+sys.path.insert(0, sys.argv[1])
+import numpy
+from load import load
+model = load(sys.argv[1])
+given = numpy.load(sys.argv[2])
+results = {}
+for n in range(3):
+    got = model(given[f"x{n}"], options={"mask": given[f"mask{n}"]})
+    assert got["n"] == 3
+    results |= {f"y{n}": got["y"], f"last{n}": got["last"][0], f"positions{n}": got["last"][1]}
+    results[f"calls{n}"] = got["calls"]
+numpy.savez(sys.argv[3], **results)
+"""
+
+
+def test_it_runs_in_a_process_without_pytorch_for_sizes_that_vary(block, folder, tmp_path):
+    sizes = [(2, 5), (1, 1), (3, 64)]
+    given = {}
+    for n, size in enumerate(sizes):
+        x, options = inputs(*size)
+        given |= {f"x{n}": x.numpy(), f"mask{n}": options["mask"].numpy()}
+    np.savez(tmp_path / "given.npz", **given)
+    script = tmp_path / "alone.py"
+    script.write_text(ALONE)
+
+    done = subprocess.run(
+        [sys.executable, script, folder, tmp_path / "given.npz", tmp_path / "results.npz"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    results = np.load(tmp_path / "results.npz")
+    for n, size in enumerate(sizes):
+        with torch.no_grad():
+            wanted = block(*inputs(*size))
+        np.testing.assert_allclose(results[f"y{n}"], wanted["y"], atol=2e-6)
+        np.testing.assert_allclose(results[f"last{n}"], wanted["last"][0], atol=2e-6)
+        np.testing.assert_array_equal(results[f"positions{n}"], wanted["last"][1])
+        assert results[f"calls{n}"] == n + 1
+        assert results[f"y{n}"].dtype == np.float32 and results[f"positions{n}"].dtype == np.int64
+
+
+def test_the_folder_holds_text_and_each_weight_once(folder):
+    from safetensors import safe_open
+
+    assert "stablehlo" in (folder / "forward.mlir").read_text()
+    with safe_open(folder / "weights.safetensors", "np") as tensors:
+        names = set(tensors.keys())
+    assert len([n for n in names if n.endswith("norm.weight") or n == "tied.weight"]) == 1
+    assert {"project.weight", "conv.bias", "calls"} < names
+
+
+x, options = np.zeros((2, 5, 8), np.float32), {"mask": np.zeros((2, 5), np.float32)}
+WRONG = {
+    "a dtype": ((x.astype(np.float64), options), "`x` is float64[2, 5, 8], and should be float32"),
+    "a rank": ((x[0], options), "3 dims"),
+    "a fixed size": ((x[..., :7], options), "dim 2 is 7, not 8"),
+    "sizes that differ": (
+        (x, {"mask": options["mask"][:1]}),
+        "`options['mask']` is float32[1, 5]: dim 0 is 1, and `batch` is 2 in `x`",
+    ),
+    "a size out of range": (
+        (np.zeros((2, 65, 8), np.float32), options),
+        "dim 1 is 65, and `length` goes from 1 to 64",
+    ),
+    "a lack": ((x,), "`forward` lacks `options`"),
+    "one too many": ((x, options, x), "takes 2 arguments (x, options), not 3"),
+    "another structure": ((x, [x]), "`options` is list, and should be a dict with ['mask']"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_wrong_input_is_named(folder, case):
+    arguments, words = WRONG[case]
+
+    with pytest.raises(WrongInput) as raised:
+        load_without_torch(folder)(*arguments)
+
+    assert words in str(raised.value)
+
+
+def test_state_goes_on_and_is_reset(folder):
+    model = load_without_torch(folder)
+
+    counted = [int(model(x, options)["calls"]) for _ in range(2)]
+    model.reset()
+
+    assert [*counted, int(model(x, options)["calls"])] == [1, 2, 1]
+
+
+def test_back_in_pytorch_it_is_a_module_with_gradients(block, folder):
+    module = load(folder)
+    given, masks = inputs(3, 4)
+    there = given.to("pjrt").requires_grad_()
+
+    got = module(there, masks)
+    got["y"].square().sum().backward()
+
+    here = given.clone().requires_grad_()
+    wanted = block(here, masks)
+    block.zero_grad()
+    wanted["y"].square().sum().backward()
+    torch.testing.assert_close(got["y"].cpu(), wanted["y"])
+    assert there.grad is not None and here.grad is not None
+    torch.testing.assert_close(there.grad.cpu(), here.grad, rtol=1e-4, atol=1e-5)
+    gradient = dict(module.named_parameters())["project_weight"].grad
+    assert gradient is not None
+    torch.testing.assert_close(gradient.cpu(), block.project.weight.grad, rtol=1e-4, atol=1e-4)
+    assert dict(module.named_buffers())["calls"].item() == 1
+
+
+class Decoder(torch.nn.Module):
+    """A prompt fills a cache, each step adds to it."""
+
+    cache: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = torch.nn.Embedding(11, 4)
+        self.register_buffer("cache", torch.zeros(8, 4))
+
+    def prefill(self, tokens: torch.Tensor) -> torch.Tensor:
+        self.cache[: tokens.shape[0]] = self.embedding(tokens)
+        return self.cache.sum(0)
+
+    def decode(self, token: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
+        self.cache.index_copy_(0, position, self.embedding(token))
+        return self.cache.sum(0)
+
+
+def test_entry_points_share_weights_and_state(tmp_path):
+    decoder = Decoder()
+    tokens, token, position = torch.tensor([3, 1, 4]), torch.tensor([5]), torch.tensor([3])
+    made = export(
+        decoder,
+        entries={
+            "prefill": EntryPoint((tokens,), {}, ({0: Dim("length", max=8)},), "prefill"),
+            "decode": EntryPoint((token, position), method="decode"),
+        },
+    )
+    model = load_without_torch(made.save(tmp_path / "decoder"))
+
+    first = model.entry("prefill")(np.array([1, 2]))
+    second = model.entry("decode")(token.numpy(), np.array([2]))
+
+    table = decoder.embedding.weight.detach().numpy()
+    np.testing.assert_allclose(first, table[[1, 2]].sum(0), rtol=1e-6)
+    np.testing.assert_allclose(second, table[[1, 2, 5]].sum(0), rtol=1e-6)
+    assert set(made.tensors) == {"embedding.weight", "cache"} and made.state == ["cache"]
+    with pytest.raises(KeyError, match="prefill, decode"):
+        model.entry("encode")
+
+
+def test_random_numbers_follow_the_seed(tmp_path):
+    class Noise(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.nn.functional.dropout(x, 0.5) + torch.rand_like(x)
+
+    model = load_without_torch(export(Noise(), (torch.ones(64),)).save(tmp_path / "noise"))
+    ones = np.ones(64, np.float32)
+
+    one, other = model(ones, seed=1), model(ones, seed=2)
+
+    np.testing.assert_array_equal(one, model(ones, seed=1))
+    assert not np.array_equal(one, other) and 10 < int((one < 1).sum()) < 54
+
+
+def test_weights_may_be_inside_of_the_program(tmp_path):
+    linear = torch.nn.Linear(3, 2).to(torch.bfloat16)
+    made = export(linear, (torch.ones(1, 3, dtype=torch.bfloat16),), weights="inside")
+    model = load_without_torch(made.save(tmp_path / "inside"))
+
+    got = model(np.ones((1, 3), jnp.bfloat16))
+
+    assert made.tensors == {}
+    np.testing.assert_allclose(
+        got.astype(np.float32), linear(torch.ones(1, 3).bfloat16()).detach().float(), rtol=1e-2
+    )
+
+
+def test_control_flow_stays_in_the_program(tmp_path):
+    class Either(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.cond(x.sum() > 0, lambda x: x + 1, lambda x: x - 1, (x,))
+
+    made = export(Either(), (torch.ones(3),), dynamic_shapes=({0: BATCH},))
+    model = load_without_torch(made.save(tmp_path / "either"))
+
+    np.testing.assert_array_equal(model(np.ones(4, np.float32)), np.full(4, 2.0))
+    np.testing.assert_array_equal(model(-np.ones(2, np.float32)), np.full(2, -2.0))
+
+
+@pytest.mark.parametrize(
+    ("compute", "words"),
+    [
+        (lambda x: x[x > 0], "aten.nonzero|x\\[mask\\]"),
+        (lambda x: x.nonzero(), "nonzero"),
+        (lambda x: x * x.sum().item(), "_local_scalar_dense"),
+    ],
+    ids=["mask", "nonzero", "item"],
+)
+def test_what_depends_on_values_is_refused_with_its_line(compute, words):
+    class Module(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return compute(x)
+
+    with pytest.raises(LoweringError, match=words) as raised:
+        export(Module(), (torch.ones(3),))
+
+    assert "test_export.py" in str(raised.value) and "docs/export.md" in str(raised.value)
+
+
+def test_an_argument_that_is_written_to_is_refused():
+    class Module(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.add_(1)
+
+    with pytest.raises(LoweringError, match="writes to its argument"):
+        export(Module(), (torch.ones(3),))
+
+
+def test_it_takes_exported_programs_and_modules_of_the_device(tmp_path):
+    linear = torch.nn.Linear(3, 2)
+    program = torch.export.export(linear, (torch.ones(1, 3),))
+    wanted = linear(torch.ones(1, 3)).detach().numpy()
+
+    of_program = load_without_torch(export(program).save(tmp_path / "program"))
+    moved = export(linear.to("pjrt"), (torch.ones(1, 3, device="pjrt"),), platforms=["cpu"])
+    of_module = load_without_torch(moved.save(tmp_path / "module"))
+
+    np.testing.assert_allclose(of_program(np.ones((1, 3), np.float32)), wanted, rtol=1e-6)
+    np.testing.assert_allclose(of_module(np.ones((1, 3), np.float32)), wanted, rtol=1e-6)
+    assert moved.jax().platforms == ("cpu",)
+
+
+def test_a_folder_with_something_else_is_left_alone(tmp_path):
+    (tmp_path / "thesis.txt").write_text("years of work")
+
+    with pytest.raises(FileExistsError, match="something else"):
+        export(torch.nn.Identity(), (torch.ones(1),)).save(tmp_path)

@@ -1,0 +1,277 @@
+"""What other tools have quantized is loaded with the numbers that their formats define."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from torch_pjrt_quant import QuantizedLinear, load_gguf_, load_quantized_, packing
+
+COLUMNS, ROWS, GROUP = 64, 16, 32
+
+
+class Model(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = torch.nn.LayerNorm(COLUMNS)
+        self.up = torch.nn.Linear(COLUMNS, ROWS)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.up(self.norm(x))
+
+
+def others() -> dict[str, Tensor]:
+    """What of the model is not quantized."""
+    return {
+        "norm.weight": torch.rand(COLUMNS),
+        "norm.bias": torch.rand(COLUMNS),
+        "up.bias": torch.rand(ROWS),
+    }
+
+
+def words(numbers: Tensor, order: tuple[int, ...] = tuple(range(8))) -> Tensor:
+    """Numbers (*, 8 n) from 0 to 15 as int32 (*, n): number order[i] of each eight in bits 4 i to 4 i + 3."""
+    eights = numbers.numpy().astype(np.uint32).reshape(*numbers.shape[:-1], -1, 8)
+    made = np.zeros(eights.shape[:-1], np.uint32)
+    for position, source in enumerate(order):
+        made |= eights[..., source] << np.uint32(4 * position)
+    return torch.from_numpy(made.view(np.int32))
+
+
+def drawn() -> tuple[Tensor, Tensor, Tensor]:
+    """Numbers (rows, columns), scales and zeros (rows, groups)."""
+    numbers = torch.randint(0, 16, (ROWS, COLUMNS))
+    shape = ROWS, COLUMNS // GROUP
+    return numbers, (torch.rand(shape) + 0.1).half(), torch.randint(1, 16, shape)
+
+
+def wide(numbers: Tensor, scale: Tensor, zero: Tensor, places: Tensor) -> Tensor:
+    """The formats' definition, column by column: places[column] is its group."""
+    columns = [
+        (numbers[:, c] - zero[:, places[c]]).float() * scale[:, places[c]].float()
+        for c in range(COLUMNS)
+    ]
+    return torch.stack(columns, 1)
+
+
+def loaded(tensors: dict[str, Tensor], config: dict[str, Any], folder: Any) -> Model:
+    safetensors.torch.save_file(
+        {n: t.contiguous() for n, t in tensors.items()}, folder / "model.safetensors"
+    )
+    (folder / "config.json").write_text(json.dumps({"quantization_config": config}))
+    with torch.device("meta"):
+        model = Model()
+    load_quantized_(model, folder)
+    return model
+
+
+def checked(model: Model, weight: Tensor, given: dict[str, Tensor]) -> None:
+    """The weight is exactly this one, and the module computes with it."""
+    layer = model.up
+    assert isinstance(layer, QuantizedLinear)
+    assert torch.equal(layer.dequantized().cpu(), weight)
+    x = torch.randn(3, COLUMNS)
+    normed = torch.nn.functional.layer_norm(x, (COLUMNS,), given["norm.weight"], given["norm.bias"])
+    wanted = torch.nn.functional.linear(normed, weight, given["up.bias"].float())
+    torch.testing.assert_close(model(x.to("pjrt")).cpu(), wanted, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("version", ["gptq", "gptq_v2"])
+@pytest.mark.parametrize("ordered", [False, True])
+def test_gptq(tmp_path, version, ordered):
+    numbers, scale, zero = drawn()
+    places = torch.arange(COLUMNS) // GROUP
+    if ordered:
+        places = places[torch.randperm(COLUMNS)]
+    given = others()
+    stored = zero - int(version == "gptq")
+    tensors = {
+        **given,
+        "up.qweight": words(numbers).T,
+        "up.qzeros": words(stored.T),
+        "up.scales": scale.T,
+        "up.g_idx": places.to(torch.int32),
+    }
+
+    model = loaded(
+        tensors, {"quant_method": "gptq", "bits": 4, "checkpoint_format": version}, tmp_path
+    )
+
+    checked(model, wide(numbers, scale, zero, places), given)
+
+
+def test_awq(tmp_path):
+    numbers, scale, zero = drawn()
+    order = (0, 2, 4, 6, 1, 3, 5, 7)
+    given = others()
+    tensors = {
+        **given,
+        "up.qweight": words(numbers.T, order),
+        "up.qzeros": words(zero.T, order),
+        "up.scales": scale.T,
+    }
+
+    model = loaded(tensors, {"quant_method": "awq", "bits": 4}, tmp_path)
+
+    checked(model, wide(numbers, scale, zero, torch.arange(COLUMNS) // GROUP), given)
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_compressed_tensors_of_four_bits(tmp_path, symmetric):
+    numbers, scale, zero = drawn()
+    zero = torch.full_like(zero, 8) if symmetric else zero
+    given = others()
+    tensors = {
+        **given,
+        "up.weight_packed": words(numbers),
+        "up.weight_scale": scale,
+        "up.weight_shape": torch.tensor([ROWS, COLUMNS]),
+    }
+    if not symmetric:
+        tensors["up.weight_zero_point"] = words(zero.T).T
+
+    model = loaded(tensors, {"quant_method": "compressed-tensors"}, tmp_path)
+
+    checked(model, wide(numbers, scale, zero, torch.arange(COLUMNS) // GROUP), given)
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("compressed_tensors") is None,
+    reason="compressed-tensors is not installed",
+)
+@pytest.mark.filterwarnings("ignore")
+def test_words_are_those_of_compressed_tensors():
+    import compressed_tensors.compressors as theirs  # pyright: ignore[reportMissingImports]
+
+    pack = getattr(theirs, "pack_to_int32", None)
+    if pack is None:
+        from compressed_tensors.compressors.pack_quantized import (  # pyright: ignore[reportMissingImports]
+            pack_to_int32 as pack,
+        )
+    numbers = torch.randint(0, 16, (ROWS, COLUMNS))
+
+    assert torch.equal(pack((numbers - 8).to(torch.int8), 4), words(numbers))
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.float8_e4m3fn])
+@pytest.mark.parametrize("per_row", [True, False])
+def test_compressed_tensors_of_eight_bits(tmp_path, dtype, per_row):
+    weight = torch.randint(-100, 100, (ROWS, COLUMNS)).to(dtype)
+    scale = torch.rand(ROWS, 1) if per_row else torch.rand(1)
+    given = others()
+    tensors = {**given, "up.weight": weight, "up.weight_scale": scale}
+
+    model = loaded(tensors, {"quant_method": "compressed-tensors"}, tmp_path)
+
+    checked(model, weight.float() * scale, given)
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_nf4_of_bitsandbytes(tmp_path, nested):
+    numbers = torch.randint(0, 16, (ROWS, COLUMNS), dtype=torch.uint8)
+    pairs = numbers.view(-1, 2)
+    state: dict[str, Any] = {"quant_type": "nf4", "blocksize": GROUP, "shape": [ROWS, COLUMNS]}
+    given = others()
+    n_blocks = ROWS * COLUMNS // GROUP
+    tensors = {**given, "up.weight": (pairs[:, :1] << 4) | pairs[:, 1:]}
+    if nested:
+        state |= {"nested_blocksize": 8, "nested_offset": 0.25}
+        codes, table = torch.randint(0, 256, (n_blocks,)), torch.linspace(-1, 1, 256)
+        factors = torch.rand(n_blocks // 8)
+        absmax = table[codes] * factors.repeat_interleave(8) + 0.25
+        tensors |= {
+            "up.weight.absmax": codes.to(torch.uint8),
+            "up.weight.nested_absmax": factors,
+            "up.weight.nested_quant_map": table,
+        }
+    else:
+        absmax = torch.rand(n_blocks)
+        tensors["up.weight.absmax"] = absmax
+    text = json.dumps(state).encode()
+    tensors["up.weight.quant_state.bitsandbytes__nf4"] = torch.tensor(list(text), dtype=torch.uint8)
+
+    model = loaded(tensors, {"quant_method": "bitsandbytes"}, tmp_path)
+
+    values = torch.tensor(packing.NF4)[numbers.long()].view(-1, GROUP) * absmax[:, None]
+    checked(model, values.view(ROWS, COLUMNS), given)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("gguf") is None, reason="gguf is not installed")
+@pytest.mark.parametrize("kind", ["Q4_0", "Q8_0"])
+def test_gguf(tmp_path, kind):
+    import gguf  # pyright: ignore[reportMissingImports]
+
+    given = others()
+    quantized = getattr(gguf.GGMLQuantizationType, kind)
+    data = gguf.quants.quantize(torch.randn(ROWS, COLUMNS).numpy(), quantized)
+    writer = gguf.GGUFWriter(tmp_path / "model.gguf", "llama")
+    writer.add_tensor("blk.up.weight", data, raw_dtype=quantized)
+    for name, tensor in given.items():
+        writer.add_tensor(f"blk.{name}", tensor.numpy())
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    with torch.device("meta"):
+        model = Model()
+
+    load_gguf_(model, tmp_path / "model.gguf", lambda name: name.removeprefix("blk."))
+
+    checked(model, torch.from_numpy(gguf.quants.dequantize(data, quantized)), given)
+
+
+#   kind, bytes of a block, where its float16 are, the numbers are exact, our layer
+K_QUANTS: list[tuple[str, int, list[int], bool, str]] = [
+    ("Q2_K", 84, [80, 82], False, "Int4Linear"),
+    ("Q3_K", 110, [108], True, "Int4Linear"),
+    ("Q4_K", 144, [0, 2], False, "Int4Linear"),
+    ("Q6_K", 210, [208], True, "Int8Linear"),
+]
+
+
+@pytest.mark.skipif(importlib.util.find_spec("gguf") is None, reason="gguf is not installed")
+@pytest.mark.parametrize(("kind", "n_bytes", "floats", "exact", "layer"), K_QUANTS)
+def test_k_quants_stay_small(kind, n_bytes, floats, exact, layer):
+    import gguf  # pyright: ignore[reportMissingImports]
+
+    from torch_pjrt_quant.checkpoints.loading import GGUF
+
+    rows, columns = 6, 512
+    blocks = torch.randint(0, 256, (rows * columns // 256, n_bytes), dtype=torch.uint8)
+    for place in floats:
+        drawn = (torch.rand(len(blocks), 1) * 0.1 + 0.001).half()
+        blocks[:, place : place + 2] = drawn.view(torch.uint8)
+    raw = blocks.view(rows, -1)
+    wanted = gguf.quants.dequantize(raw.numpy(), getattr(gguf.GGMLQuantizationType, kind))
+
+    made = GGUF[kind](raw, (columns, rows))
+
+    assert type(made).__name__ == layer
+    got, weight = made.dequantized(), torch.from_numpy(wanted)
+    if exact:
+        assert torch.equal(got, weight)
+    largest = weight.abs().max().item()
+    torch.testing.assert_close(got, weight, rtol=0, atol=1e-6 * largest)
+    x = torch.randn(3, columns)
+    there = made.to("pjrt")(x.to("pjrt")).cpu()
+    torch.testing.assert_close(there, x @ weight.T, rtol=1e-4, atol=1e-4 * largest)
+
+
+def test_what_is_missing_is_named(tmp_path):
+    numbers, scale, _ = drawn()
+    tensors = {"up.weight_packed": words(numbers), "up.weight_scale": scale}
+
+    with pytest.raises(ValueError, match=r"lacks norm\.weight, norm\.bias"):
+        loaded(tensors, {"quant_method": "compressed-tensors"}, tmp_path)
+
+
+def test_an_unknown_method_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="'aqlm', and should be one of gptq, awq"):
+        loaded(others(), {"quant_method": "aqlm"}, tmp_path)

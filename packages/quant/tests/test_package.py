@@ -1,0 +1,25 @@
+"""The names of the package are there and documented, and importing it starts nothing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import torch_pjrt_quant
+
+
+def test_each_name_is_there_and_documented() -> None:
+    assert sorted([*torch_pjrt_quant._LAZY, *torch_pjrt_quant._MODULES]) == torch_pjrt_quant.__all__
+    for name in torch_pjrt_quant.__all__:
+        assert getattr(torch_pjrt_quant, name).__doc__
+        assert name in (torch_pjrt_quant.__doc__ or "")
+
+
+def test_importing_it_imports_no_jax() -> None:
+    script = "import sys, torch_pjrt_quant; assert 'jax' not in sys.modules, 'JAX was imported'"
+
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,19 @@
+"""Chooses one strategy for each node of a graph: least cost, within a limit of memory at every time.
+
+`solve(problem, seconds)` gives a `Solution` or raises `Infeasible`; `read(path)` gives a `Problem`.
+"""
+
+from torch_pjrt_spmd.autoshard.solver.problem import FORBIDDEN, Infeasible, Problem, Solution
+from torch_pjrt_spmd.autoshard.solver.reading import UnreadableProblem, from_json, read
+from torch_pjrt_spmd.autoshard.solver.solving import solve
+
+__all__ = [
+    "FORBIDDEN",
+    "Infeasible",
+    "Problem",
+    "Solution",
+    "UnreadableProblem",
+    "from_json",
+    "read",
+    "solve",
+]
