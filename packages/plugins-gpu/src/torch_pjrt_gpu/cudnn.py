@@ -17,9 +17,7 @@ _ASSUMED = 91200
 
 def answer_for_the_card_at_work() -> None:
     """Have those three functions of JAX look at our client first; does nothing the second time."""
-    from jax._src.cudnn import fused_attention_stablehlo as fused
-
-    asked: Any = fused
+    asked = _module()
     if hasattr(asked.check_cudnn_version, "before"):
         return
     asked.check_compute_capability = _comparing(
@@ -37,14 +35,35 @@ def answer_for_the_card_at_work() -> None:
     asked.check_cudnn_version = check_cudnn_version
 
 
+def capability() -> tuple[int, ...] | None:
+    """That of the card which is compiled for; None where it says nothing of itself."""
+    said = getattr(client().chip, "compute_capability", None)
+    return None if said is None else _numbers(said)
+
+
+def version() -> int | None:
+    """The version of cuDNN that programs call, 91200 for 9.12.0; None where there is none."""
+    answer_for_the_card_at_work()
+    try:
+        return _module().check_cudnn_version()
+    except RuntimeError:
+        return None
+
+
+def _module() -> Any:
+    from jax._src.cudnn import fused_attention_stablehlo
+
+    return fused_attention_stablehlo
+
+
 def _comparing(
     before: Callable[[str], bool], compare: Callable[[tuple[int, ...], tuple[int, ...]], bool]
 ) -> Callable[[str], bool]:
-    def answer(capability: str) -> bool:
-        ours = getattr(client().chip, "compute_capability", None)
+    def answer(asked_for: str) -> bool:
+        ours = capability()
         if ours is None:
-            return before(capability)
-        return compare(_numbers(ours), _numbers(capability))
+            return before(asked_for)
+        return compare(ours, _numbers(asked_for))
 
     return answer
 
