@@ -1,6 +1,6 @@
 """Which models and operators `torch_pjrt_quant.export` takes, and how far the results are from PyTorch's.
 
-    python benchmarks/export_models.py [--models] [--operators] [--only NAME ...]
+    python benchmarks/export_models.py [--models] [--operators] [--every-operator] [--only NAME ...]
 
 Models have random weights and few layers. Each is exported for CPU, TPU and GPU with sizes that vary, saved,
 run by `load.py` (JAX alone) for the example and for other sizes, and compared. Operators: PyTorch's own
@@ -165,22 +165,31 @@ def models() -> Iterator[Case]:
 
 
 def compared(
-    model: torch.nn.Module, kwargs: Any, shapes: Any, others: list[Any]
+    model: torch.nn.Module, kwargs: Any, shapes: Any, others: list[Any], values: bool = True
 ) -> tuple[float, list[float]]:
-    """How far the results are from PyTorch's, relative to their largest: for the example, for others."""
+    """How far the results are from PyTorch's, relative to their largest: for the example, for others.
+
+    Where `values` is False, shapes and dtypes alone are compared.
+    """
     exported = export(model, (), kwargs, dynamic_shapes=shapes)
     with tempfile.TemporaryDirectory() as folder:
         run = load(exported.save(f"{folder}/model"))
         errors = []
         for given in (kwargs, *others):
-            got = run(**tree_map(lambda x: x.numpy() if isinstance(x, torch.Tensor) else x, given))
+            arrays = tree_map(lambda x: _copied(x) if isinstance(x, torch.Tensor) else x, given)
+            got = run(**arrays)
             with torch.no_grad():
                 wanted = model(**given)
-            errors.append(_error(got, wanted))
+            # Arguments are compared, too: some operators write to them.
+            errors.append(_error((got, arrays), (wanted, given), values))
     return errors[0], errors[1:]
 
 
-def _error(got: Any, wanted: Any) -> float:
+def _copied(x: torch.Tensor) -> np.ndarray[Any, Any]:
+    return x.detach().resolve_conj().resolve_neg().numpy().copy()
+
+
+def _error(got: Any, wanted: Any, values: bool) -> float:
     there = [x for x in tree_leaves(got) if isinstance(x, np.ndarray)]
     here = [x for x in tree_leaves(wanted) if isinstance(x, torch.Tensor)]
     assert len(there) == len(here), f"{len(there)} results, not {len(here)}"
@@ -189,7 +198,7 @@ def _error(got: Any, wanted: Any) -> float:
         plain = tensor.resolve_conj().resolve_neg().detach()
         assert array.dtype == plain.numpy().dtype, f"{array.dtype}, not {plain.dtype}"
         assert array.shape == tuple(plain.shape), f"{array.shape}, not {tuple(plain.shape)}"
-        if not array.size:
+        if not array.size or not values:
             continue
         a, b = array.astype(np.complex128), plain.to(torch.complex128).numpy()
         same = (a == b) | (np.isnan(a) & np.isnan(b))
@@ -218,36 +227,67 @@ def _words(error: Exception) -> str:
     return (lines[0] if lines else type(error).__name__)[:150].replace("|", "\\|")
 
 
-def operator_table(only: list[str]) -> None:
-    """PyTorch's samples of operators in the core set: one line for each that is not exported or differs."""
+# Values of these are drawn, or are what memory held; with dropout, and without it, from now on.
+WITHOUT_VALUES = {
+    "bernoulli", "cauchy", "empty", "empty_like", "empty_permuted", "empty_strided", "exponential",
+    "geometric", "log_normal", "multinomial", "new_empty", "new_empty_strided", "normal", "rand_like",
+    "randint", "randint_like", "randn", "randn_like", "resize_", "uniform", "nn.functional.alpha_dropout",
+    "nn.functional.dropout", "nn.functional.dropout2d", "nn.functional.dropout3d",
+    "nn.functional.feature_alpha_dropout", "nn.functional.fractional_max_pool2d",
+    "nn.functional.fractional_max_pool3d", "nn.functional.rrelu",
+}  # fmt: skip
+
+
+def core_names() -> set[str]:
+    """Of the operators in the core ATen set."""
+    packets = {name: getattr(torch.ops.aten, name) for name in dir(torch.ops.aten)}
+    return {
+        name
+        for name, packet in packets.items()
+        if hasattr(packet, "overloads")
+        and any(torch.Tag.core in getattr(packet, o).tags for o in packet.overloads())
+    }
+
+
+def operator_table(only: list[str], everything: bool) -> None:
+    """PyTorch's samples of operators: one line for each that is not exported or differs.
+
+    Three samples of an operator that is in the core set, or every operator's first.
+    """
     from torch.testing._internal.common_methods_invocations import op_db
 
-    core = {
-        name
-        for name in dir(torch.ops.aten)
-        if hasattr(p := getattr(torch.ops.aten, name), "overloads")
-        and any(torch.Tag.core in getattr(p, o).tags for o in p.overloads())
-    }
-    done = samples = 0
+    core, most = core_names(), 1 if everything else 3
+    done = samples = operators = 0
     failures: dict[str, str] = {}
     for info in op_db:
+        family, _, last = info.name.rpartition(".")
         names = {info.aten_name, info.name.replace(".", "_")}
-        if not names & core or torch.float32 not in info.dtypes or (only and info.name not in only):
+        if family in ("nn.functional", "fft", "special"):
+            names |= {last, f"_{last}"}
+        if (only and info.name not in only) or not (everything or names & core):
             continue
-        for number, sample in enumerate(info.sample_inputs("cpu", torch.float32)):
-            if number == 3:
+        dtypes = (torch.float32, torch.int64, torch.complex64, torch.bool)
+        dtype = next((d for d in dtypes if d in info.dtypes), None)
+        if dtype is None:
+            continue
+        operators += 1
+        for number, sample in enumerate(info.sample_inputs("cpu", dtype)):
+            if number == most:
                 break
             samples += 1
             try:
                 _sample(info, sample)
                 done += 1
             except Exception as error:
-                failures.setdefault(f"{info.name} {info.variant_test_name}".strip(), _words(error))
+                name = f"{info.name} {info.variant_test_name}".strip()
+                failures[f"{name}, sample {number}"] = _words(error)
+    of = "every operator's first" if everything else "the core ATen set's, three an operator,"
     print(
-        f"\n{done} of {samples} samples of operators in the core ATen set are exported and equal.\n"
+        f"\n{done} of {samples} samples ({of} of {operators} operators) are exported and equal.\n"
     )
-    print("(`empty` and `randn` have no values to compare.)\n")
-    print("| operator | why not |\n|---|---|")
+    if not failures:
+        return
+    print("| sample | why not |\n|---|---|")
     for name, why in failures.items():
         print(f"| `{name}` | {why} |")
 
@@ -270,7 +310,8 @@ def _sample(info: Any, sample: Any) -> None:
             )
             return info.op(first, *args, **kwargs)
 
-    error, _ = compared(Module(), {"given": tensors}, None, [])
+    module, values = Module(), info.name not in WITHOUT_VALUES
+    error, _ = compared(module, {"given": tensors}, None, [], values)
     assert error < 1e-4, f"differs by {error:.1e}"
 
 
@@ -283,6 +324,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--models", action="store_true")
     parser.add_argument("--operators", action="store_true")
+    parser.add_argument("--every-operator", action="store_true")
     parser.add_argument("--only", nargs="*", default=[])
     args = parser.parse_args()
     warnings.simplefilter("ignore")
@@ -291,10 +333,13 @@ def main() -> None:
     print(
         "Made by `python benchmarks/export_models.py`; [what is exported](../../docs/export.md).\n"
     )
-    if args.models or not args.operators:
+    every = not (args.models or args.operators or args.every_operator)
+    if args.models or every:
         model_table(args.only)
-    if args.operators or not args.models:
-        operator_table(args.only)
+    if args.operators or every:
+        operator_table(args.only, everything=False)
+    if args.every_operator or every:
+        operator_table(args.only, everything=True)
 
 
 if __name__ == "__main__":

@@ -7,16 +7,20 @@ Needs torchao. Models are ResNet- and ViT-shaped, of random weights.
 
 from __future__ import annotations
 
+import copy
 import logging
+import statistics
 import time
 import warnings
+from collections.abc import Callable
 from typing import Any
 
+import jax
 import torch
 from torch import Tensor
 
 from torch_pjrt.plugin import client
-from torch_pjrt_quant import PjrtQuantizer, lower_pt2e
+from torch_pjrt_quant import PjrtQuantizer, export, lower_pt2e
 
 F = torch.nn.functional
 
@@ -69,48 +73,80 @@ MODELS = [
 ]
 
 
-def milliseconds(model: Any, x: Tensor) -> float:
+def compiled(model: Any, x: Tensor) -> Callable[[], Any]:
     step = torch.compile(model, backend="pjrt", fullgraph=True)
-    times = []
-    with torch.no_grad():
-        for _ in range(8):
+
+    def call() -> Any:
+        with torch.no_grad():
+            return step(x).cpu()
+
+    call()
+    return call
+
+
+def in_turns(calls: dict[str, Callable[[], Any]], rounds: int = 15) -> dict[str, float]:
+    """The median of each, in milliseconds: one call of each in turn, so that all see the same load."""
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(rounds):
+        for name, call in calls.items():
             begin = time.perf_counter()
-            step(x).cpu()
-            times.append(time.perf_counter() - begin)
-    return 1e3 * min(times)
+            call()
+            times[name].append(time.perf_counter() - begin)
+    return {name: 1e3 * statistics.median(t) for name, t in times.items()}
 
 
-def main() -> None:
-    warnings.simplefilter("ignore")
-    logging.disable(logging.WARNING)
+def megabytes(model: torch.nn.Module, x: Tensor) -> float:
+    """What the program for the CPU reads and writes, by XLA's analysis."""
+    made = export(model, (x,), platforms=["cpu"]).jax()
+    with jax.enable_x64(True):
+        specs = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in made.in_avals]
+        analysis: Any = jax.jit(made.call).lower(*specs).compile().cost_analysis()
+    return analysis["bytes accessed"] / 1e6
+
+
+def small(model: torch.nn.Module, x: Tensor, dynamic: bool) -> torch.fx.GraphModule:
     from torchao.quantization.pt2e.quantize_pt2e import (  # pyright: ignore[reportMissingImports]
         convert_pt2e,
         prepare_pt2e,
     )
 
+    program: Any = torch.export.export(model, (x,), strict=False).module()
+    prepared = prepare_pt2e(program, PjrtQuantizer(dynamic=dynamic))
+    with torch.no_grad():
+        prepared(x)
+    return lower_pt2e(convert_pt2e(prepared))
+
+
+def main() -> None:
+    warnings.simplefilter("ignore")
+    logging.disable(logging.WARNING)
     torch.zeros(1, device="pjrt")  # starts the device
     print("# Models that PT2E has quantized\n")
     print("Made by `python benchmarks/quant_pt2e.py`; [how](../../docs/quantization.md). Random")
-    print(f"weights, batch 1, compiled, on {client().device.name}. Error relative to float32.\n")
-    print("| model | float32, ms | products | int8, ms | error |\n|---|--:|---|--:|--:|")
+    print(
+        f"weights, batch 1, compiled, on {client().device.name}: medians of calls in turns. Error"
+    )
+    print("relative to float32; megabytes that are read and written by XLA's analysis, for CPU.\n")
+    print("| model | products | ms | of float32's | MB | error |\n|---|---|--:|--:|--:|--:|")
     for name, make, shape in MODELS:
         torch.manual_seed(0)
         model, x = make().eval(), torch.randn(shape)
         with torch.no_grad():
             wanted = model(x)
-        first = None
-        for dynamic in (False, True):
-            program: Any = torch.export.export(model, (x,), strict=False).module()
-            prepared = prepare_pt2e(program, PjrtQuantizer(dynamic=dynamic))
-            with torch.no_grad():
-                prepared(x)
-            small = lower_pt2e(convert_pt2e(prepared)).to("pjrt")
-            first = first or milliseconds(make().eval().to("pjrt"), x.to("pjrt"))
-            took = milliseconds(small, x.to("pjrt"))
-            with torch.no_grad():
-                error = (small(x.to("pjrt")).cpu() - wanted).norm() / wanted.norm()
-            kind = "dynamic" if dynamic else "static"
-            print(f"| {name} | {first:.1f} | {kind} | {took:.1f} | {error:.4f} |", flush=True)
+        made = {
+            "float32": model,
+            "int8, static": small(model, x, dynamic=False),
+            "int8, dynamic": small(model, x, dynamic=True),
+        }
+        bytes_of = {kind: megabytes(m, x) for kind, m in made.items()}
+        there = x.to("pjrt")
+        calls = {kind: compiled(copy.deepcopy(m).to("pjrt"), there) for kind, m in made.items()}
+        took = in_turns(calls)
+        for kind, call in calls.items():
+            error = (call() - wanted).norm() / wanted.norm()
+            ratio = took[kind] / took["float32"]
+            row = f"{took[kind]:.1f} | {ratio:.2f} | {bytes_of[kind]:.0f} | {error:.4f}"
+            print(f"| {name} | {kind} | {row} |", flush=True)
     print("\nTimes are of two cores that others used at the same time.")
 
 

@@ -283,13 +283,43 @@ def test_what_depends_on_values_is_refused_with_its_line(compute, words):
     assert "test_export.py" in str(raised.value) and "docs/export.md" in str(raised.value)
 
 
-def test_an_argument_that_is_written_to_is_refused():
-    class Module(torch.nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x.add_(1)
+class Running(torch.nn.Module):
+    """Writes to its second argument."""
 
-    with pytest.raises(LoweringError, match="writes to its argument"):
-        export(Module(), (torch.ones(3),))
+    def forward(self, x: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
+        total.add_(x)
+        return total * 2
+
+
+def test_an_argument_that_is_written_to_is_written_to(tmp_path):
+    example = torch.ones(3), torch.zeros(3)
+    folder = export(Running(), example, dynamic_shapes=({0: BATCH}, {0: BATCH})).save(tmp_path)
+
+    model, total = load_without_torch(folder), np.zeros(2, np.float32)
+    module, there = load(folder), torch.zeros(2, device="pjrt")
+    for n in (1, 2):
+        x = np.array([1, 2], np.float32)
+        np.testing.assert_array_equal(model(x, total), 2 * n * x)
+        np.testing.assert_array_equal(total, n * x)
+        torch.testing.assert_close(module(torch.tensor(x), there).cpu(), torch.tensor(2 * n * x))
+        torch.testing.assert_close(there.cpu(), torch.tensor(n * x))
+
+
+@pytest.mark.parametrize("total", [[0.0, 0.0], jnp.zeros(2), np.broadcast_to(np.float32(0), 2)])
+def test_what_cannot_be_written_to_is_an_error_that_names_it(tmp_path, total):
+    made = export(Running(), (torch.ones(2), torch.zeros(2)))
+    model = load_without_torch(made.save(tmp_path))
+
+    with pytest.raises(ValueError, match="`total` is written to"):
+        model(np.ones(2, np.float32), total)
+
+
+@pytest.mark.parametrize(("written", "version"), [(False, 1), (True, 2)])
+def test_the_version_is_the_first_that_has_what_the_model_needs(written, version):
+    example = (torch.ones(2), torch.zeros(2))
+    made = export(Running(), example) if written else export(torch.nn.Identity(), example[:1])
+
+    assert made.signature()["version"] == version
 
 
 def test_it_takes_exported_programs_and_modules_of_the_device(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.export import Dim
 
+from torch_pjrt.errors import LoweringError
 from torch_pjrt_quant import export
 from torch_pjrt_quant.exporting.load import load
 
@@ -42,6 +44,42 @@ VIEWS: list[Callable[[Tensor], Tensor | tuple[Tensor, ...]]] = [
     lambda x: torch.view_as_real(torch.view_as_complex(x.view(-1, 3, 2)).conj().resolve_conj()),
     lambda x: x.as_strided((2, 3), (3, 1), 1),
 ]
+
+
+def put(x: Tensor, key: Any, value: Tensor) -> Tensor:
+    x = x.clone()
+    x[key] = value
+    return x
+
+
+# Of a tensor of 4 rows and 6 columns: where elements lie in memory is known.
+MEMORY: list[Callable[[Tensor], Tensor]] = [
+    lambda x: x.t().as_strided((2, 3), (6, 2), 1),
+    lambda x: (x + 1)[1:3, 2:].as_strided((3, 2), (6, 1)),
+    lambda x: (x + 1)[1:3, 2:].as_strided((2, 2), (1, 6), 0),
+    lambda x: x[:, ::2].as_strided((2, 2), (1, 1), 3),
+    lambda x: x.as_strided((2, 2, 2), (0, 6, 1), 7),
+    lambda x: x[2].as_strided((0, 2), (2, 1)),
+    lambda x: x.unsqueeze(0).expand(2, 4, 6).as_strided((4,), (6,), 5),
+]
+# With masks, of which values or other indices say how many places they name, or nothing does.
+MASKED: list[Callable[[Tensor], Tensor]] = [
+    lambda x: x.index_put((x > 0,), torch.tensor(7.0)),
+    lambda x: x.index_put((x > 0,), torch.ones(6), accumulate=True),
+    lambda x: x.index_put((ROWS,), torch.arange(12.0).view(2, 6)),
+    lambda x: x.index_put((ROWS,), torch.arange(6.0)),
+    lambda x: x.index_put((ROWS, torch.tensor([4, 1])), torch.tensor([8.0, 9.0])),
+    lambda x: x.index_put((ROWS, torch.tensor([4])), torch.tensor(9.0), accumulate=True),
+    lambda x: x.index_put((ROWS, COLUMNS), torch.tensor([8.0, 9.0])),
+    lambda x: put(x, (slice(None), COLUMNS), torch.tensor([8.0, 9.0])),
+    lambda x: put(x, (slice(1, 3), COLUMNS), torch.tensor([[8.0], [9.0]])),
+    lambda x: x.view(2, 2, 6).index_put((ROWS.view(2, 2), torch.tensor(3)), torch.tensor(8.0)),
+    lambda x: put(
+        x.view(2, 2, 6), (ROWS[:2], slice(None), torch.tensor([1, 2])), torch.ones(2, 1) * 8
+    ),
+]
+ROWS = torch.tensor([True, False, False, True])
+COLUMNS = torch.tensor([False, True, False, False, True, False])
 SIZES: list[Callable[[Tensor], Tensor | tuple[Tensor, ...]]] = [
     lambda x: torch.arange(x.shape[0]) + x.shape[0],
     lambda x: torch.arange(2, x.shape[0] * 3, 2),
@@ -108,3 +146,27 @@ def test_views(tmp_path, number):
 @pytest.mark.parametrize("number", range(len(SIZES)))
 def test_operators_on_sizes_that_vary(tmp_path, number):
     _exported_and_run(tmp_path, SIZES[number], [torch.randn(n, 6) for n in (5, 4, 7)])
+
+
+@pytest.mark.slow("rows")
+@pytest.mark.parametrize("compute", [*MEMORY, *MASKED])
+def test_places_in_memory_and_where_masks_are_true(tmp_path, compute):
+    class Module(torch.nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return compute(x)
+
+    # Six numbers are above zero, in other places each time.
+    one, other = (torch.randperm(24).view(4, 6) - 17.0 for _ in range(2))
+    model = load(export(Module(), (one,)).save(tmp_path))
+
+    for x in (one, other):
+        np.testing.assert_array_equal(model(x.numpy()), compute(x))
+
+
+def test_memory_beside_a_view_is_refused():
+    class Module(torch.nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.as_strided((2,), (1,), 0)
+
+    with pytest.raises(LoweringError, match="memory beside `x`"):
+        export(Module(), (torch.ones(6)[2:],))

@@ -125,3 +125,41 @@ def test_composites_become_calls_with_the_same_values():
         (got,), (wanted,) = changed.call(x), made.call(x)
     # Where it knows `erf`, XLA computes it by another polynomial than that of the composite.
     assert jnp.abs(got - wanted).max() < 2e-6
+
+
+@pytest.mark.slow("rows")
+@pytest.mark.filterwarnings("ignore")
+def test_it_has_the_tag_and_the_signature_that_serving_asks_for(tmp_path):
+    model = Sequential(Linear(8, 4)).eval()
+    made = export(model, (torch.randn(2, 8),), dynamic_shapes=({0: BATCH},))
+    tf, _ = loaded(made, tmp_path / "model" / "1")
+    v1 = tf.compat.v1
+
+    # As TensorFlow Serving does it: a session, the tag, names of tensors in the signature.
+    with v1.Session(graph=tf.Graph()) as session:
+        graph = v1.saved_model.loader.load(session, ["serve"], str(tmp_path / "model" / "1"))
+        signature = graph.signature_def["serving_default"]
+        given, result = signature.inputs["input"], signature.outputs["output_0"]
+        assert signature.method_name == "tensorflow/serving/predict"
+        assert [d.size for d in given.tensor_shape.dim] == [-1, 8]
+        assert [d.size for d in result.tensor_shape.dim] == [-1, 4]
+        for batch in (1, 2, 5):
+            x = torch.randn(batch, 8)
+            got = session.run(result.name, {given.name: x.numpy()})
+            wanted = model(x).detach()
+            torch.testing.assert_close(torch.from_numpy(got), wanted, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.slow("rows")
+@pytest.mark.filterwarnings("ignore")
+def test_what_is_written_to_an_argument_is_a_result(tmp_path):
+    class Running(torch.nn.Module):
+        def forward(self, x: Tensor, total: Tensor) -> Tensor:
+            return total.add_(x) * 2
+
+    tf, there = loaded(export(Running(), (torch.ones(2), torch.zeros(2))), tmp_path / "model")
+
+    results = there.signatures["serving_default"](x=tf.ones(2), total=tf.fill([2], 3.0))
+
+    assert results["output_0"].numpy().tolist() == [8, 8]
+    assert results["written_total"].numpy().tolist() == [4, 4]

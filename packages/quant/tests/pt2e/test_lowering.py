@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
@@ -268,6 +269,27 @@ def test_the_program_multiplies_integers_and_widens_nothing(what, kind):
         of = ",".join(map(str, dims))
         wide = re.findall(rf"= (?:f32|s32|bf16|s16)\[{of}\]\S* (?!parameter)", entry)
         assert not wide, (dims, wide)
+
+
+@pytest.mark.slow("rows")
+@pytest.mark.parametrize("kind", ["static", "dynamic"])
+def test_what_is_between_two_convolutions_is_never_in_memory_as_floats(kind):
+    class Two(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = Convolution(kind), Convolution(kind)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.second(F.relu(self.first(x)))
+
+    inputs = (torch.randn(2, 8, 20, 21),)
+
+    text = program(lowered(Two(), inputs), inputs)
+
+    entry = text[text.index("\nENTRY") :]
+    between = 2 * 8 * 18 * 19
+    sizes = re.findall(r"= f32\[([\d,]+)\]\S* (?!parameter|bitcast)", entry)
+    assert not [s for s in sizes if math.prod(map(int, s.split(","))) == between], sizes
 
 
 def test_sizes_may_vary():

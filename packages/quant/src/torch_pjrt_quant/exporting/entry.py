@@ -134,16 +134,14 @@ def exported_entry(
     without_checks(program.graph_module)
     sizes = Sizes.of(program, names_of(program, _fakes(program), _named(point)))
     given = _given(name, original, program, sizes, shared)
-    updates, written, results_of = _results(
-        name, program, given.names, shared.tensors, original, shared.rules
-    )
+    found = _results(name, program, given, shared.tensors, original)
     random = _draws(program, shared.rules)
 
     def function(*arrays: Any) -> tuple[Any, ...]:
         key = jax.random.key(arrays[-1], impl="threefry2x32") if random else None
         interpreter = Interpreter(shared.rules, sizes, key)
-        found = interpreter.run(program.graph_module, given.arguments(arrays))
-        return tuple(results_of(found))
+        values = interpreter.run(program.graph_module, given.arguments(arrays))
+        return tuple(jnp.asarray(values[position]) for position in found.order)
 
     function.__name__ = name
     exported, derivative = _programs_of(function, given, random, shared)
@@ -152,8 +150,9 @@ def exported_entry(
         "inputs": given.inputs,
         "dims": {n: {"min": r.least, "max": r.greatest} for n, r in sizes.ranges.items()},
         "tensors": given.names,
-        "updates": updates,
-        "results": written,
+        "updates": found.updates,
+        "results": found.structure,
+        "writes": found.writes,
         "random": random,
     }
     return Entry(described, exported, derivative, sizes.constraints)
@@ -290,30 +289,42 @@ def _struct(tensor: torch.Tensor) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(tuple(tensor.shape), to_jax(tensor.dtype))
 
 
+@dataclass(slots=True, eq=False)
+class _Results:
+    """What becomes of the results of a graph.
+
+    order        their places in the graph: new values of buffers, what the caller gets, new values of
+                 arguments.
+    updates      names of those buffers.
+    structure    of what the caller gets.
+    writes       the places of those arguments among the inputs.
+    """
+
+    order: list[int]
+    updates: list[str]
+    structure: Tree
+    writes: list[int]
+
+
 def _results(
-    name: str,
-    program: ExportedProgram,
-    names: list[str],
-    tensors: _Tensors,
-    original: ExportedProgram,
-    rules: LoweringTable,
-) -> tuple[list[str], Tree, Callable[[Sequence[Any]], list[Any]]]:
-    """Names of the buffers that results update, the structure of the others, and what picks the results."""
-    updates: list[str] = []
-    picked_updates: list[int] = []
+    name: str, program: ExportedProgram, given: _Given, tensors: _Tensors, original: ExportedProgram
+) -> _Results:
+    updates, writes = {}, {}
     picked: list[int] = []
     leaves: list[Tree] = []
+    inputs = [x["name"] for x in given.inputs]
     output = next(iter(reversed(program.graph.nodes)))
     for position, (spec, node) in enumerate(
         zip(program.graph_signature.output_specs, output.args[0], strict=True)
     ):
         if spec.kind is OutputKind.BUFFER_MUTATION:
             target = str(spec.target)
-            updates.append(tensors.name(target, name, _tensor(original, program, target)))
-            picked_updates.append(position)
+            updates[position] = tensors.name(target, name, _tensor(original, program, target))
+        elif spec.kind is OutputKind.USER_INPUT_MUTATION:
+            writes[position] = inputs.index(str(spec.target))
         elif spec.kind is not OutputKind.USER_OUTPUT:
             raise LoweringError(
-                f"`{name}` writes to its argument `{spec.target}` ({spec.kind.name}), which no program can.",
+                f"`{name}` writes to `{spec.target}` ({spec.kind.name}), which no program can.",
                 hint="return the new value, or keep it in a buffer",
             )
         elif isinstance(spec.arg, ConstantArgument):
@@ -324,15 +335,11 @@ def _results(
                 leaf["number"] = True
             leaves.append(leaf)
             picked.append(position)
-    order = [*picked_updates, *picked]
     out_spec = program.call_spec.out_spec
     rest = iter(leaves)
     structure = tree_of(out_spec, lambda: next(rest)) if out_spec is not None else {"list": leaves}
-
-    def results_of(found: Sequence[Any]) -> list[Any]:
-        return [jnp.asarray(found[position]) for position in order]
-
-    return updates, structure, results_of
+    order = [*updates, *picked, *writes]
+    return _Results(order, [*updates.values()], structure, [*writes.values()])
 
 
 def _draws(program: ExportedProgram, rules: LoweringTable) -> bool:

@@ -6,6 +6,7 @@ come from PyTorch's own expressions for them.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -22,8 +23,8 @@ from torch_pjrt.errors import LoweringError, MissingLowering
 from torch_pjrt.extend import PRECISIONS, precision_in_force
 from torch_pjrt.plugin import LoweringTable, aten, client
 from torch_pjrt.plugin.rules import core_rules, to_jax
-from torch_pjrt_quant.exporting import views  # noqa: F401  # enters its rules
-from torch_pjrt_quant.exporting.rule_table import RANDOM, RULES, Look, number_of
+from torch_pjrt_quant.exporting import views
+from torch_pjrt_quant.exporting.rule_table import RANDOM, RULES, Look, is_, number_of
 from torch_pjrt_quant.exporting.rules import SYMBOLIC
 from torch_pjrt_quant.exporting.sizes import Sizes
 
@@ -120,13 +121,17 @@ class Interpreter:
         if target in SYMBOLIC:
             return SYMBOLIC[target](*args, **kwargs)
         if target is aten.as_strided.default:
-            _lies_plainly(node.args[0])
+            return self._settled(self._strided(node, values), meta)
         if target in RULES:
             result = RULES[target](self._look(meta), *args, **_given(kwargs))
         elif target in RANDOM:
             result = RANDOM[target](self._look(meta), self._next_key(), *args, **_given(kwargs))
         else:
             result = self._by_core(node, target, args, kwargs)
+        if isinstance(meta, (list, tuple)) and isinstance(result, (list, tuple)):
+            # Of a result that nothing reads, a rule may give anything.
+            read = [user.args[1] for user in node.users if user.target is operator.getitem]
+            meta = [m if n in read else None for n, m in enumerate(meta)]
         return self._settled(result, meta)
 
     def _by_core(self, node: torch.fx.Node, target: Any, args: Any, kwargs: Any) -> Any:
@@ -145,6 +150,24 @@ class Interpreter:
         with _precision(node):
             return row.rule(*filled, **_given(kwargs))
 
+    def _strided(self, node: torch.fx.Node, values: dict[torch.fx.Node, Any]) -> Array:
+        """Elements of a tensor in memory: of the argument, or of what it is a view of."""
+        named = _by_name(node.target, node.args, node.kwargs)
+        source: torch.fx.Node = named["self"]
+        first = named["storage_offset"]
+        if first is None:
+            first = source.meta["val"].storage_offset()
+        stride, first = map_arg((named["stride"], first), values.__getitem__)
+        shape = self.sizes.shape(node.meta["val"].shape)
+        for owner in views.owners(source):
+            found = views.strided(owner.meta["val"], values[owner], shape, stride, first)
+            if found is not None:
+                return found
+        raise LoweringError(
+            f"it reads memory beside `{source.name}`, of which a program has the elements alone",
+            hint="give the whole tensor as the argument, and take the view of it in the module",
+        )
+
     def _next_key(self) -> Array:
         if self.key is None:
             raise LoweringError("a random number within a body of control flow")
@@ -159,7 +182,7 @@ class Interpreter:
         return meta
 
     def _settled(self, result: Any, meta: Any) -> Any:
-        """The result in PyTorch's dtype."""
+        """The result in PyTorch's dtype; its sizes are checked against PyTorch's."""
         if isinstance(meta, (list, tuple)):
             several = result if isinstance(result, (list, tuple)) else [result]
             several = (
@@ -171,6 +194,12 @@ class Interpreter:
         if not isinstance(meta, torch.Tensor) or result is None:
             return result
         array = jnp.asarray(result)
+        shape = self.sizes.shape(meta.shape)
+        if any(is_(n, 0) for n in shape):  # rules may give what PyTorch leaves empty
+            return jnp.zeros(shape, to_jax(meta.dtype))
+        known = [(a, b) for a, b in zip(array.shape, shape, strict=False) if _both_known(a, b)]
+        if array.ndim != len(shape) or any(a != b for a, b in known):
+            raise LoweringError(f"its rule gives the shape {array.shape}, and PyTorch {shape}")
         return lax.convert_element_type(array, to_jax(meta.dtype))
 
     def _flow(self, op: HigherOrderOperator, args: Any, kwargs: Any) -> Any:
@@ -182,16 +211,6 @@ class Interpreter:
     def within(self) -> Interpreter:
         """For a body of control flow, which draws nothing."""
         return Interpreter(self.rules, self.sizes)
-
-
-def _lies_plainly(source: Any) -> None:
-    """Strides of a view mean something in a contiguous tensor alone: arrays have none."""
-    value = source.meta["val"]
-    if not value.is_contiguous() or value.storage_offset():
-        raise LoweringError(
-            "strides of a tensor that is itself a view mean nothing in a program",
-            hint="call `contiguous()` before, or use slices and transposes",
-        )
 
 
 class _Located(LoweringError):
@@ -229,6 +248,10 @@ def _numbers(op: Any, args: Sequence[Any]) -> Sequence[Any]:
         else a
         for a, kind in zip(args, kinds, strict=False)
     ]
+
+
+def _both_known(a: Any, b: Any) -> bool:
+    return isinstance(a, int) and isinstance(b, int)
 
 
 def _is_dim(x: Any) -> bool:

@@ -26,7 +26,7 @@ import numpy as np
 from jax import core, export
 from safetensors import safe_open
 
-FORMAT, VERSION = "torch-pjrt-export", 1
+FORMAT, VERSION = "torch-pjrt-export", 2
 
 
 class WrongInput(ValueError):
@@ -102,6 +102,9 @@ class Entry:
                 f"on {_platform(model.device)}"
             )
         given = self.flattened(args, kwargs)
+        for number in entry.get("writes", []):
+            if not (isinstance(given[number], np.ndarray) and given[number].flags.writeable):
+                raise _unwritable(entry["inputs"][number]["name"], given[number])
         with _wide(), jax.default_device(model.device):
             inputs = [model.tensors[name] for name in entry["tensors"]]
             inputs += [jnp.asarray(x) for x in given]
@@ -110,12 +113,20 @@ class Entry:
             elif seed is not None:
                 raise WrongInput(f"`{self.name}` draws no random numbers, and was given a `seed`")
             results = self._compiled(*inputs)
-        n_updates = len(entry["updates"])
-        model.tensors.update(zip(entry["updates"], results[:n_updates], strict=True))
-        leaves = results[n_updates:]
+        updates, leaves, written = self.parted(results)
+        model.tensors.update(zip(entry["updates"], updates, strict=True))
+        for number, value in written.items():
+            np.copyto(given[number], np.asarray(value))
         if model.as_numpy:
             leaves = [np.asarray(x) for x in leaves]
         return built(entry["results"], leaves)
+
+    def parted(self, results: Sequence[Any]) -> tuple[Any, Any, dict[int, Any]]:
+        """New values of the buffers that are updated, what the caller gets, new values of inputs by place."""
+        n_updates, writes = len(self.signature["updates"]), self.signature.get("writes", [])
+        end = len(results) - len(writes)
+        written = dict(zip(writes, results[end:], strict=True))
+        return results[:n_updates], results[n_updates:end], written
 
     def flattened(self, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
         """The tensors among the arguments, in order, checked."""
@@ -147,6 +158,8 @@ class Entry:
         for number, spec in enumerate(entry["inputs"]):
             path, value = found[number]
             arrays.append(_checked(path, value, spec, entry["dims"], sizes))
+            if number in entry.get("writes", []) and arrays[-1] is not value:
+                raise _unwritable(path, value)
         return arrays
 
 
@@ -214,6 +227,13 @@ def _checked(path: str, value: Any, spec: Any, dims: Any, sizes: dict[str, tuple
                     f"`{path}` is {saw}: dim {n} is {size}, and `{expected}` is {known} in `{where}`"
                 )
     return array
+
+
+def _unwritable(path: str, value: Any) -> WrongInput:
+    kind = f"{type(value).__module__}.{type(value).__name__}"
+    return WrongInput(
+        f"`{path}` is written to, and so should be a NumPy array that can be, not a {kind} that cannot"
+    )
 
 
 def built(tree: Any, leaves: Sequence[Any]) -> Any:
@@ -309,9 +329,11 @@ def describe(folder: str | Path) -> str:
             f"    {d}: from {r['min']} to {r['max'] or 'any size'}"
             for d, r in entry["dims"].items()
         ]
-        results = entry["program"]["results"][len(entry["updates"]) :]
+        end = len(entry["program"]["results"]) - len(entry.get("writes", []))
+        results = entry["program"]["results"][len(entry["updates"]) : end]
         lines += [f"    -> {dtype}[{', '.join(map(str, shape))}]" for dtype, shape in results]
         lines += [f"    writes {x}" for x in entry["updates"]]
+        lines += [f"    writes {entry['inputs'][n]['name']}" for n in entry.get("writes", [])]
         lines.append(f"    for {', '.join(entry['program']['platforms'])}")
     return "\n".join(lines)
 

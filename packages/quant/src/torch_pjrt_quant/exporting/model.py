@@ -73,7 +73,8 @@ class ExportedModel:
             entries[name] = {**entry.described, "program": described}
         return {
             "format": load.FORMAT,
-            "version": load.VERSION,
+            # What reads version 1 does not know of arguments that are written to.
+            "version": 2 if any(e["writes"] for e in entries.values()) else 1,
             "torch": torch.__version__,
             "state": self.state,
             "entries": entries,

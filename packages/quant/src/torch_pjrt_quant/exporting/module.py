@@ -66,12 +66,18 @@ class LoadedModule(torch.nn.Module):
             t.clone() if n in updated else t for n, t in zip(entry["tensors"], tensors, strict=True)
         ]
         rest = [torch.tensor(seed, dtype=torch.uint32, device="pjrt")] if entry["random"] else []
-        results = list(self._functions[name](*tensors, *given, *rest))
-        n_updates = len(entry["updates"])
+        writes = entry.get("writes", [])
+        arguments = [x.to("pjrt") for x in given]
+        for n in writes:
+            arguments[n] = arguments[n].clone()
+        results = list(self._functions[name](*tensors, *arguments, *rest))
+        updates, leaves, written = self._entries[name].parted(results)
         with torch.no_grad():
-            for updated, value in zip(entry["updates"], results[:n_updates], strict=True):
+            for updated, value in zip(entry["updates"], updates, strict=True):
                 getattr(self, self.names[updated]).copy_(value)
-        return without_torch.built(entry["results"], results[n_updates:])
+            for n, value in written.items():
+                given[n].copy_(value)
+        return without_torch.built(entry["results"], leaves)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -90,14 +96,13 @@ class _Looks:
 
 
 def _tensors(entry: without_torch.Entry, args: Any, kwargs: Any) -> list[torch.Tensor]:
-    """The tensors among the arguments, in the program's order, on the device.
+    """The tensors among the arguments, in the program's order, where they are.
 
     Raises `WrongInput` as `load.py` does.
     """
     looks = tree_map(lambda x: _Looks(x) if isinstance(x, torch.Tensor) else x, (args, kwargs))
     return [
-        x.tensor.to("pjrt") if isinstance(x, _Looks) else torch.as_tensor(x).to("pjrt")
-        for x in entry.flattened(*looks)
+        x.tensor if isinstance(x, _Looks) else torch.as_tensor(x) for x in entry.flattened(*looks)
     ]
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 import jax
 import jax.numpy as jnp
@@ -99,15 +100,47 @@ def index(out: Look, x: Array, indices: Sequence[Array | None]) -> Array:
 def index_put(
     out: Look, x: Array, indices: Sequence[Array | None], values: Array, accumulate: bool = False
 ) -> Array:
-    if any(i is not None and i.dtype == jnp.bool_ for i in indices):
-        masks = [i for i in indices if i is not None]
-        if len(masks) > 1 or values.size != 1 or accumulate or indices[0] is None:
-            _no_masks(indices)
+    values = values.astype(x.dtype)
+    masks = [i for i in indices if _is_mask(i)]
+    if masks and len(indices) == 1 and values.size == 1 and not accumulate:
         mask = lax.reshape(masks[0], (*masks[0].shape, *[1] * (x.ndim - masks[0].ndim)))
         return jnp.where(mask, lax.reshape(values, ()), x)
-    there = x.at[_selection(indices)]
-    values = values.astype(x.dtype)
+    there = x.at[_selection(_numbered(x, indices, values) if masks else indices)]
     return there.add(values) if accumulate else there.set(values)
+
+
+def _is_mask(index: Array | None) -> TypeGuard[Array]:
+    return index is not None and index.dtype in (jnp.bool_, jnp.uint8)
+
+
+def _numbered(x: Array, indices: Sequence[Array | None], values: Array) -> list[Array | None]:
+    """Indices with the places where a mask is True instead of the mask.
+
+    How many places there are is said by the size of `values`, or else of the other indices. Where neither has
+    one, there are as many as the mask has elements: those that are too many lie outside of `x`, where nothing
+    is written.
+    """
+    spans = [i.ndim if _is_mask(i) else 1 for i in indices]
+    given = [n for n, i in enumerate(indices) if i is not None]
+    together = given == list(range(given[0], given[-1] + 1))
+    behind = x.ndim - sum(spans[: given[-1] + 1])
+    if not together:
+        behind = x.ndim - sum(spans[n] for n in given)
+    known = [i.shape[-1] for i in indices if i is not None and not _is_mask(i) and i.ndim]
+    if values.ndim > behind:
+        known.append(values.shape[values.ndim - 1 - behind])
+    known = [n for n in known if not is_(n, 1)]
+    result: list[Array | None] = []
+    for index, dim in zip(indices, itertools.accumulate([0, *spans]), strict=False):
+        if not _is_mask(index):
+            result.append(index)
+            continue
+        outside = x.shape[dim : dim + index.ndim]
+        count = known[0] if known else index.size
+        one = jnp.sum(index != 0) == 1  # which goes with each of the others
+        for places in jnp.nonzero(index, size=count, fill_value=tuple(map(number_of, outside))):
+            result.append(jnp.where(one, places[:1], places) if known else places)
+    return result
 
 
 @rule(aten._unsafe_index.Tensor)
@@ -120,7 +153,7 @@ def _selection(indices: Sequence[Array | None]) -> tuple[Any, ...]:
 
 
 def _no_masks(indices: Sequence[Array | None]) -> None:
-    if any(i is not None and i.dtype in (jnp.bool_, jnp.uint8) for i in indices):
+    if any(map(_is_mask, indices)):
         raise LoweringError(
             "`x[mask]` has as many elements as the mask has True: a size that only values decide.",
             hint="use `torch.where(mask, x, 0)`, or export the part around it (docs/export.md)",

@@ -23,7 +23,8 @@ def save_tensorflow(model: ExportedModel, folder: str | Path) -> Path:
 
     Signatures are the entry points, and `serving_default` is the first. Their inputs have the names of
     `signature()["entries"][name]["inputs"]`, their results are `output_0`, `output_1`, ... in order, and one
-    that draws numbers takes `seed` (uint32). Buffers that programs write to are variables: they go on from
+    that draws numbers takes `seed` (uint32). An input that the module writes to stays as it is: its new value
+    is a result, `written_` and its name. Buffers that programs write to are variables: they go on from
     call to call. `tf.saved_model.load(folder)` has a function for each entry point, too, by its name.
 
     Raises `ImportError` without TensorFlow.
@@ -80,7 +81,12 @@ def _function(tf: Any, variables: dict[str, Any], entry: Entry) -> Callable[...,
         )
         for variable, value in zip(updated, results, strict=False):
             variable.assign(value)
-        return {f"output_{n}": r for n, r in enumerate(results[len(updated) :])}
+        end = len(results) - len(described["writes"])
+        written = zip(described["writes"], results[end:], strict=True)
+        return {
+            **{f"output_{n}": r for n, r in enumerate(results[len(updated) : end])},
+            **{f"written_{described['inputs'][n]['name']}": r for n, r in written},
+        }
 
     return tf.function(call, input_signature=specs, autograph=False)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -145,17 +145,52 @@ def unfold(out: Look, x: Array, dimension: int, size: int, step: int) -> Array:
     return jnp.moveaxis(jnp.take(x, positions, axis=dim), dim + 1, -1)
 
 
-@rule(aten.as_strided.default)
-def as_strided(
-    out: Look, x: Array, size: Any, stride: Sequence[Any], storage_offset: Any = None
-) -> Array:
-    """Of a contiguous tensor: elements of it in its own order."""
-    positions: Any = storage_offset or 0
-    for n, (length, step) in enumerate(zip(out.shape, stride, strict=True)):
-        shape = [1] * len(out.shape)
-        shape[n] = length
-        positions = positions + lax.reshape(lax.iota(np.int64, length) * step, shape)
-    return jnp.broadcast_to(x.reshape(-1)[positions], out.shape)
+def owners(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
+    """A node, and what it is a view of, one after the other: nodes whose values share its memory."""
+    memory = node.meta["val"].untyped_storage()._cdata
+    while True:
+        yield node
+        source = node.args[0] if node.op == "call_function" and node.args else None
+        value = source.meta.get("val") if isinstance(source, torch.fx.Node) else None
+        if not isinstance(value, torch.Tensor) or value.untyped_storage()._cdata != memory:
+            return
+        node = source  # type: ignore[assignment]
+
+
+def strided(
+    fake: torch.Tensor, x: Array, shape: Sequence[Any], stride: Sequence[Any], first: Any
+) -> Array | None:
+    """The elements of `x` that lie at `first + sum(index * stride)` in memory, if all of them are its own.
+
+    fake    says where the elements of `x` lie. Where sizes vary, `x` must be contiguous at the beginning.
+    """
+    numbers = (*shape, *stride, first, *fake.shape, *fake.stride(), fake.storage_offset())
+    if all(isinstance(n, int) for n in numbers):
+        wanted = _places(shape, stride, first)
+        own = _places(fake.shape, fake.stride(), fake.storage_offset()).reshape(-1)
+        order = np.argsort(own, kind="stable")
+        near = np.searchsorted(own, wanted, sorter=order).clip(max=max(own.size - 1, 0))
+        if wanted.size and (not own.size or (own[order[near]] != wanted).any()):
+            return None
+        return x.reshape(-1)[order[near]] if wanted.size else jnp.zeros(shape, x.dtype)
+    if not fake.is_contiguous() or fake.storage_offset():
+        return None
+    positions: Any = first
+    for n, (length, step) in enumerate(zip(shape, stride, strict=True)):
+        sizes = [1] * len(shape)
+        sizes[n] = length
+        positions = positions + lax.reshape(lax.iota(np.int64, length) * step, sizes)
+    return jnp.broadcast_to(x.reshape(-1)[positions], shape)
+
+
+def _places(shape: Sequence[Any], stride: Sequence[Any], first: Any) -> Any:
+    """Where in memory each element lies."""
+    places = np.full(tuple(shape), first, np.int64)
+    for n, (length, step) in enumerate(zip(shape, stride, strict=True)):
+        places += (np.arange(length) * step).reshape(
+            [-1 if d == n else 1 for d in range(len(shape))]
+        )
+    return places
 
 
 @rule(aten.view_as_real.default)

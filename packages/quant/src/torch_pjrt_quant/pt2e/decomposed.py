@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import torch
+from jax import lax
 
 from torch_pjrt.extend import after_import, lowers
 from torch_pjrt.plugin.rules import to_jax
@@ -65,7 +66,7 @@ def choose_qparams(
     x: Array, low: int, high: int, eps: float, dtype: torch.dtype
 ) -> tuple[Array, Array]:
     """Scale (float64) and zero (int64) of one element each: the range from the least to the greatest."""
-    least, most = _ends(x.astype(jnp.float32), None)
+    least, most = _range(x.astype(jnp.float32))
     scale = jnp.maximum((most - least) / float(high - low), jnp.float32(eps))
     zero = jnp.clip(low - jnp.round(least / scale), low, high)
     return scale.astype(jnp.float64).reshape(1), zero.astype(jnp.int64).reshape(1)
@@ -74,17 +75,27 @@ def choose_qparams(
 def choose_qparams_symmetric(
     x: Array, low: int, high: int, eps: float, dtype: torch.dtype
 ) -> tuple[Array, Array]:
-    least, most = _ends(x.astype(jnp.float32), None)
+    least, most = _range(x.astype(jnp.float32))
     half = float(high - low) / 2
     scale = jnp.maximum(jnp.maximum(-least, most) / half, jnp.float32(eps))
     zero = jnp.full((1,), 128 if dtype is torch.uint8 else 0, jnp.int64)
     return scale.astype(jnp.float64).reshape(1), zero
 
 
-def _ends(x: Array, axis: int | None) -> tuple[Array, Array]:
-    keep = axis is not None
-    least, most = jnp.min(x, axis, keepdims=keep), jnp.max(x, axis, keepdims=keep)
-    return jnp.minimum(least, 0), jnp.maximum(most, 0)
+def _range(x: Array) -> tuple[Array, Array]:
+    """The least and the greatest number, or 0, in one pass: the layer before is computed in that pass.
+
+    (XLA's CPU has a faster reduction for either of them alone, for which it first writes `x` out as it lies,
+    and reads it twice.) What a convolution gives has its channels last in memory, and is read in that order.
+    """
+
+    def wider(a: tuple[Array, Array], b: tuple[Array, Array]) -> tuple[Array, Array]:
+        return lax.min(a[0], b[0]), lax.max(a[1], b[1])
+
+    if x.ndim > 3:
+        x = jnp.moveaxis(x, 1, -1)
+    zero = jnp.float32(0)
+    return lax.reduce((x, x), (zero, zero), wider, tuple(range(x.ndim)))
 
 
 def choose_qparams_per_token(x: Array, dtype: torch.dtype) -> tuple[Array, Array]:
@@ -96,7 +107,8 @@ def choose_qparams_per_token(x: Array, dtype: torch.dtype) -> tuple[Array, Array
 
 
 def choose_qparams_per_token_asymmetric(x: Array, dtype: torch.dtype) -> tuple[Array, Array]:
-    least, most = _ends(x, -1)
+    least = jnp.minimum(jnp.min(x, -1, keepdims=True), 0)
+    most = jnp.maximum(jnp.max(x, -1, keepdims=True), 0)
     scale = jnp.maximum((most - least) / 255.0, jnp.asarray(EPSILON, x.dtype))
     low, high = least / scale, most / scale
     zero = jnp.where(-128 + low + 127 + high > 0, -128 - low, 127 - high)
