@@ -118,3 +118,33 @@ def test_splash_kernel_is_in_programs_for_tpus() -> None:
     assert one.temporary_bytes < 64e6
     assert "tpu_custom_call" not in spread.text()
     assert spread.n_chips == 4
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*flex_attention called without")
+def test_report_has_calls_of_flex_attention_too() -> None:
+    """Those in blocks, those with all scores at once, and why; in a compiled function as well."""
+    from torch.nn.attention.flex_attention import flex_attention
+
+    long, short = (torch.randn(1, 4, n, 8, device="pjrt") for n in (1024, 64))
+
+    def both() -> list[torch.Tensor]:
+        return [flex_attention(x, x, x) for x in (long, short)]  # type: ignore[list-item]
+
+    for called in (both, torch.compile(both)):
+        text = " ".join(str(torch_pjrt.explain(called)).split())
+
+        assert "1 x 4 x 1024 1 x 4 x 1024 flex_attention, in blocks" in text
+        assert "flex_attention, all scores at once in blocks: 64 queries on 64 keys are few" in text
+
+
+def test_note_of_a_call_changes_nothing() -> None:
+    from torch.nn.attention.flex_attention import flex_attention
+
+    x = torch.randn(2, 64, 4, 8).transpose(1, 2)
+    y = x.to("pjrt").requires_grad_()
+
+    found: Any = flex_attention(y, y, y)
+    expected = scaled_dot_product_attention(x, x, x)
+
+    assert found.stride() == y.stride()
+    torch.testing.assert_close(found.detach().cpu(), expected, rtol=1e-5, atol=1e-5)

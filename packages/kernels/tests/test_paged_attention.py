@@ -53,6 +53,63 @@ def test_other_forms_are_those_of_the_cpu(form: dict[str, Any]) -> None:
     torch.testing.assert_close(ours.cpu(), theirs, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("by_position", [False, True])
+@pytest.mark.parametrize("dtype", [torch.int8, torch.float8_e4m3fn, torch.float32])
+def test_quantized_pages_and_sinks_give_attention_to_what_they_stand_for(
+    dtype: torch.dtype, by_position: bool
+) -> None:
+    """Against attention to the dequantized pages, and a sink as one more key without a value."""
+    wide_keys, wide_values, table, _ = cache("cpu")
+    shape = (*wide_keys.shape[:2], KEY_HEADS) if by_position else (KEY_HEADS,)
+    scales = [torch.rand(shape, generator=torch.Generator().manual_seed(i)) + 0.5 for i in (3, 4)]
+    scales = [s / 40 if dtype == torch.int8 else s for s in scales]
+    sinks = torch.tensor([-1.0, 0.0, 1.0, 2.0])
+    pages = []
+    for wide, scale in zip((wide_keys, wide_values), scales, strict=True):
+        small = wide / scale[..., None]
+        pages.append((small.round() if dtype == torch.int8 else small).to(dtype))
+    keys, values = (p.float() * s[..., None] for p, s in zip(pages, scales, strict=True))
+
+    found = paged_attention(
+        queries(2, "pjrt"), *(x.to("pjrt") for x in (*pages, table, torch.tensor(LENGTHS))),
+        sinks=sinks.to("pjrt"), key_scale=scales[0].to("pjrt"), value_scale=scales[1].to("pjrt"),
+    ).cpu()  # fmt: skip
+
+    for i, length in enumerate(LENGTHS):
+        k, v = (x[table[i].long()].flatten(0, 1)[:length].transpose(0, 1) for x in (keys, values))
+        k, v = (x.repeat_interleave(HEADS // KEY_HEADS, 0) for x in (k, v))
+        q = queries(2, "cpu")[i].transpose(0, 1)
+        scores = (q @ k.mT * WIDTH**-0.5).masked_fill(
+            ~torch.ones(2, length, dtype=torch.bool).tril(length - 2), -torch.inf
+        )
+        with_sink = torch.cat([scores, sinks[:, None, None].expand(HEADS, 2, 1)], -1)
+        expected = with_sink.softmax(-1)[..., :-1] @ v
+        torch.testing.assert_close(found[i].transpose(0, 1), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("device", ["cpu", "pjrt"])
+def test_written_positions_are_divided_by_the_scales(device: str) -> None:
+    _, _, table, lengths = cache(device)
+    new = torch.randn(3, 2, KEY_HEADS, WIDTH, generator=torch.Generator().manual_seed(5))
+    scale = torch.tensor([0.02, 0.03], device=device)
+    pages = torch.zeros(20, SIZE, KEY_HEADS, WIDTH, dtype=torch.int8, device=device)
+
+    update_pages(pages, new.to(device), table, lengths, scale)
+
+    page, slot = divmod(LENGTHS[1] - 1, SIZE)
+    written = pages.cpu()[int(table[1, page]), slot] * scale.cpu()[:, None]
+    limit = 127 * scale.cpu()[:, None]
+    expected = new[1, 1].clamp(-limit, limit)
+    assert bool(((written - expected).abs() <= scale.cpu()[:, None] / 2 + 1e-6).all())
+
+
+def test_sinks_and_scales_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"sinks of paged_attention have shape \[3\]"):
+        paged_attention(queries(1, "cpu"), *cache("cpu"), sinks=torch.zeros(3))
+    with pytest.raises(ValueError, match=r"key_scale has shape \[4\]"):
+        paged_attention(queries(1, "cpu"), *cache("cpu"), key_scale=torch.ones(4))
+
+
 def test_what_lies_behind_a_sequence_does_not_matter() -> None:
     keys, values, table, lengths = cache("pjrt")
     before = paged_attention(queries(1, "pjrt"), keys, values, table, lengths).cpu()

@@ -9,10 +9,13 @@ from typing import Any
 
 import jax
 
-from torch_pjrt.extend import Program, Table, add_report_tables, jax_dtype
+from torch_pjrt.extend import FunctionOp, Program, Table, add_report_tables, jax_dtype
 from torch_pjrt.plugin import Graph, GraphOp, LoopOp, Signature, Slot, aten, client, rules
-from torch_pjrt_kernels.attention.choice import Way
+from torch_pjrt_kernels.attention.choice import AT_ONCE, BLOCKS, Way
+from torch_pjrt_kernels.attention.form import Sizes
 from torch_pjrt_kernels.attention.lowerings import problem_of, way_of
+from torch_pjrt_kernels.flex.call import attended
+from torch_pjrt_kernels.flex.operator import same
 
 FORWARD = aten._scaled_dot_product_fused_attention_overrideable.default
 _HEADINGS = ("program", "calls", "queries", "keys", "computed", "why not otherwise")
@@ -24,7 +27,10 @@ def tables(programs: Sequence[Any]) -> list[Table]:
     for program in programs:
         if isinstance(program, Program):
             counts = Counter(_calls(program.recorded))
-            rows += [(program.compilation.number, n, *_row(s)) for s, n in counts.items()]
+            found = [(n, *_row(s)) for s, n in counts.items()]
+            counts = Counter(_flex_rows(program.recorded))
+            found += [(n, *row) for row, n in counts.items()]
+            rows += [(program.compilation.number, *row) for row in found]
     return [Table("Attention", _HEADINGS, rows)]
 
 
@@ -38,14 +44,38 @@ def way_of_signature(signature: Signature) -> Way:
     return _way(_call(signature))
 
 
-def _calls(graph: Graph) -> Iterator[Signature]:
+def _nodes(graph: Graph) -> Iterator[Any]:
     for node in graph.nodes:
-        if node.op is FORWARD:
-            yield node.signature
-        elif isinstance(node.op, GraphOp):
-            yield from _calls(node.op.graph)
+        if isinstance(node.op, GraphOp):
+            yield from _nodes(node.op.graph)
         elif isinstance(node.op, LoopOp):
-            yield from _calls(node.op.body)
+            yield from _nodes(node.op.body)
+        else:
+            yield node
+
+
+def _calls(graph: Graph) -> Iterator[Signature]:
+    return (node.signature for node in _nodes(graph) if node.op is FORWARD)
+
+
+def _flex_rows(graph: Graph) -> Iterator[tuple[str, str, str, str]]:
+    """The forwards of `flex_attention`, which are nodes that know their sizes."""
+    for node in _nodes(graph):
+        op = node.op
+        if not isinstance(op, FunctionOp) or op.of is None:
+            continue
+        if op.compute is attended:
+            call = op.of[0]
+            sizes, way, why = Sizes(*call.sizes), BLOCKS, ""
+            b, h = node.signature.specs[0].shape[:2]
+            of = (b, h, sizes.queries, b, sizes.key_heads, sizes.keys)
+        elif op.compute is same:
+            of, why = op.of
+            way, why = AT_ONCE, f"{BLOCKS}: {why}"
+        else:
+            continue
+        queries, keys = (" x ".join(map(str, x)) for x in (of[:3], of[3:]))
+        yield queries, keys, f"flex_attention, {way}", why
 
 
 def _call(signature: Signature) -> rules.Attention:

@@ -90,10 +90,12 @@ def _forward(
     scale: float, kernel_options: dict[str, Any], score_read: tuple[Any, ...] = (),
     mask_read: tuple[Any, ...] = (),
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    if objection(query, key, value, kernel_options) is not None:
-        return module.sdpa_dense(
+    against = objection(query, key, value, kernel_options)
+    if against is not None:
+        out, *rest = module.sdpa_dense(
             query, key, value, score_mod, block_mask, scale, kernel_options, score_read, mask_read
         )
+        return module._permute_strides(_noted(out, query, key, against), query.stride()), *rest
     call, score, mask, read = _call(
         query, key, value, score_mod, block_mask, scale, kernel_options, score_read, mask_read
     )
@@ -217,6 +219,20 @@ def _on_cpu() -> bool:
     return client().device.name == "CPU"
 
 
+def _noted(out: Tensor, query: Tensor, key: Tensor, against: str) -> Tensor:
+    """The same, by a node that computes nothing and tells reports of the call."""
+    sizes = (*query.shape, *key.shape)
+    if not all(isinstance(n, int) for n in sizes) or 0 in sizes:
+        return out
+    op = _op_of_note((*query.shape[:3], *key.shape[:3]), against)
+    return _recorded(op, [value_of(out)], (contiguous_spec(tuple(out.shape), out.dtype),))[0]
+
+
+def same(sizes: tuple[int, ...], against: str, out: Any) -> list[Any]:
+    """What a note computes: nothing."""
+    return [out]
+
+
 # Equal calls are one operator, so that equal steps are one program.
 
 
@@ -234,6 +250,11 @@ def _numbers(*graphs: Graph | None) -> tuple[Any, ...]:
     """Graphs are equal though a number of one is -0.0 and of the other 0.0."""
     nodes = [node for graph in graphs if graph is not None for node in graph.nodes]
     return tuple(number_key(n) for node in nodes for n in node.numbers)
+
+
+@lru_cache(maxsize=1024)
+def _op_of_note(sizes: tuple[int, ...], against: str) -> FunctionOp:
+    return FunctionOp("kernels.flex_at_once", same, (sizes, against))
 
 
 @lru_cache(maxsize=1024)

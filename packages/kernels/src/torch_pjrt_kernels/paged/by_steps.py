@@ -22,7 +22,8 @@ _POSITIONS_OF_STEP = 512
 
 
 def paged_attention(
-    query: Array, key_pages: Array, value_pages: Array, page_table: Array, lengths: Array, *,
+    query: Array, key_pages: Array, value_pages: Array, page_table: Array, lengths: Array,
+    sinks: Array | None, key_scale: Array | None, value_scale: Array | None, *,
     window: int | None, soft_cap: float | None, scale: Any,
 ) -> Array:  # fmt: skip
     """As the reference. B batch, Q queries, N key heads, G heads that share one, K positions of a step."""
@@ -45,8 +46,9 @@ def paged_attention(
     def step(number: Array, state: State) -> State:
         greatest, total, sums = state
         pages = lax.dynamic_slice_in_dim(table, number * np.int32(n_pages), n_pages, 1)
-        k_BNKW, v_BNKV = (_positions(x, pages) for x in (key_pages, value_pages))
-        scores = _product(q_BNRW, k_BNKW.astype(query.dtype), 3, 3) * factor
+        k_BNKW = _positions(key_pages, key_scale, pages, query.dtype)
+        v_BNKV = _positions(value_pages, value_scale, pages, query.dtype)
+        scores = _product(q_BNRW, k_BNKW, 3, 3) * factor
         scores = scores.reshape(*shape, -1)
         if soft_cap is not None:
             cap = np.asarray(soft_cap, wide)
@@ -62,7 +64,7 @@ def paged_attention(
         numerators, shrink = lax.exp(scores - shift), lax.exp(greatest - shift)
         total = total * shrink + numerators.sum(-1, keepdims=True)
         weights = numerators.reshape(b, n, g * n_queries, -1).astype(query.dtype)
-        new = _product(weights, v_BNKV.astype(query.dtype), 3, 2)
+        new = _product(weights, v_BNKV, 3, 2)
         return greater, total, sums * shrink + new.reshape(sums.shape)
 
     state = (
@@ -76,15 +78,23 @@ def paged_attention(
         first = lax.div(lax.max(earliest, np.int32(0)), n_positions)
     end = lax.div(lax.reduce_max(ends, (0,)) + (n_positions - np.int32(1)), n_positions)
     end = lax.min(end, np.int32(n_steps))
-    _, total, sums = lax.fori_loop(first, end, step, state)
+    greatest, total, sums = lax.fori_loop(first, end, step, state)
+    if sinks is not None:
+        sunk = sinks.astype(wide).reshape(1, n, g, 1, 1)
+        greater = lax.max(greatest, jnp.broadcast_to(sunk, greatest.shape))
+        shrink = lax.exp(greatest - greater)
+        total, sums = total * shrink + lax.exp(sunk - greater), sums * shrink
     out = sums / jnp.where(total == 0, 1, total)
     out = jnp.moveaxis(out, 3, 1).reshape(b, n_queries, heads, value_width)
     return out.astype(query.dtype)
 
 
-def _positions(pages: Array, numbers_BP: Array) -> Array:
-    """The positions of some pages, one after the other: BNKW."""
-    found = jnp.take(pages, numbers_BP, axis=0, mode="clip")
+def _positions(pages: Array, scale: Array | None, numbers_BP: Array, dtype: Any) -> Array:
+    """The positions of some pages, one after the other, as what they stand for: BNKW."""
+    found = jnp.take(pages, numbers_BP, axis=0, mode="clip").astype(dtype)
+    if scale is not None:
+        of_pages = scale if scale.ndim == 1 else jnp.take(scale, numbers_BP, axis=0, mode="clip")
+        found = found * of_pages.astype(dtype)[..., None]
     b, p, s, n, w = found.shape
     return jnp.moveaxis(found.reshape(b, p * s, n, w), 2, 1)
 

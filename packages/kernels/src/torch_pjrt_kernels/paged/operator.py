@@ -8,9 +8,10 @@ import torch
 
 from torch_pjrt.extend import lowers
 from torch_pjrt_kernels.one_node import one_node
-from torch_pjrt_kernels.paged import by_steps, reference
+from torch_pjrt_kernels.paged import by_steps, quantized, reference
 
 Tensor = torch.Tensor
+Optional = torch.Tensor | None
 
 
 @one_node
@@ -21,6 +22,9 @@ def paged_attention(
     page_table: Tensor,
     lengths: Tensor,
     *,
+    sinks: Optional = None,
+    key_scale: Optional = None,
+    value_scale: Optional = None,
     window: int | None = None,
     soft_cap: float | None = None,
     scale: float | None = None,
@@ -33,6 +37,9 @@ def paged_attention(
                 of the query's dtype or of a narrower one. `heads` is a multiple of `key_heads`.
     page_table  (batch, most_pages), integers: which pages a sequence has, in order.
     lengths     (batch,), integers: how long each sequence is, its queries included.
+    sinks       (heads,): a score that takes weight and gives no value.
+    key_scale, value_scale   of pages in int8 or float8, what their numbers are multiplied by: floats of shape
+                (key_heads,), or (pages, page_size, key_heads).
     window      a query sees no key more than so many positions before it. soft_cap, scale: of the scores.
 
     The result is (batch, queries, heads, value_width). A query sees no later key. No more pages are read than
@@ -53,35 +60,53 @@ def paged_attention(
         given = (query, key_pages, value_pages, page_table, lengths)
         shapes = ", ".join(str(list(x.shape)) for x in given)
         raise ValueError(f"paged_attention takes shapes that fit together; saw {shapes}")
+    if sinks is not None and sinks.shape != (heads,):
+        raise ValueError(
+            f"sinks of paged_attention have shape {list(sinks.shape)}; expected {[heads]}"
+        )
+    key_heads = key_pages.shape[2]
+    quantized.check(key_pages, key_heads, key_scale=key_scale, value_scale=value_scale)
     return torch.ops.torch_pjrt_kernels.paged_attention(
-        query, key_pages, value_pages, page_table, lengths, window, soft_cap, scale
-    )
+        query, key_pages, value_pages, page_table, lengths, sinks, key_scale, value_scale,
+        window, soft_cap, scale,
+    )  # fmt: skip
 
 
 @one_node
-def update_pages(pages: Tensor, new: Tensor, page_table: Tensor, lengths: Tensor) -> Tensor:
+def update_pages(
+    pages: Tensor,
+    new: Tensor,
+    page_table: Tensor,
+    lengths: Tensor,
+    scale: Optional = None,
+) -> Tensor:
     """Write the last positions of sequences into their pages, in place: the cache is not copied.
 
     pages   (pages, page_size, key_heads, width), keys or values. new: (batch, queries, key_heads, width).
     page_table, lengths   as of `paged_attention`: the positions written are the last ones of each length.
+    scale   (key_heads,) or (pages, page_size, key_heads), for pages in int8 or float8: what is written is
+            divided by it, for int8 rounded and kept within -127 and 127.
 
     Gives `pages`. Two sequences that would write to one place, or a position before the first, are the
     caller's to avoid.
     """
     n, size = new.shape[1], pages.shape[1]
     positions = lengths.long()[:, None] - n + torch.arange(n, device=lengths.device)
-    of_sequence = page_table.long().gather(1, positions.div(size, rounding_mode="floor"))
-    return pages.index_put_((of_sequence, positions.remainder(size)), new.to(pages.dtype))
+    page = page_table.long().gather(1, positions.div(size, rounding_mode="floor"))
+    within = positions.remainder(size)
+    new = quantized.narrowed(new, scale, page, within, pages)
+    return pages.index_put_((page, within), new)
 
 
 @torch.library.custom_op("torch_pjrt_kernels::paged_attention", mutates_args=())
 def _paged_attention(
     query: Tensor, key_pages: Tensor, value_pages: Tensor, page_table: Tensor, lengths: Tensor,
+    sinks: Optional, key_scale: Optional, value_scale: Optional,
     window: int | None, soft_cap: float | None, scale: float | None,
 ) -> Tensor:  # fmt: skip
     wide = torch.float64 if query.dtype == torch.float64 else torch.float32
     out = reference.paged_attention(
-        query.to(wide), key_pages, value_pages, page_table, lengths,
+        query.to(wide), key_pages, value_pages, page_table, lengths, sinks, key_scale, value_scale,
         window=window, soft_cap=soft_cap, scale=scale,
     )  # fmt: skip
     return out.to(query.dtype).contiguous()
@@ -95,9 +120,9 @@ def _(query: Tensor, key_pages: Tensor, value_pages: Tensor, *rest: Any) -> Tens
 @lowers(torch.ops.torch_pjrt_kernels.paged_attention.default, static=("soft_cap",))
 def _rule(
     query: Any, key_pages: Any, value_pages: Any, page_table: Any, lengths: Any,
-    window: int | None, soft_cap: float | None, scale: Any,
+    sinks: Any, key_scale: Any, value_scale: Any, window: int | None, soft_cap: float | None, scale: Any,
 ) -> Any:  # fmt: skip
     return by_steps.paged_attention(
-        query, key_pages, value_pages, page_table, lengths,
+        query, key_pages, value_pages, page_table, lengths, sinks, key_scale, value_scale,
         window=window, soft_cap=soft_cap, scale=scale,
     )  # fmt: skip

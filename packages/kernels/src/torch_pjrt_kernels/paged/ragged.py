@@ -8,7 +8,7 @@ import torch
 
 from torch_pjrt.extend import lowers
 from torch_pjrt_kernels.one_node import one_node
-from torch_pjrt_kernels.paged import ragged_blocks, ragged_reference, ragged_tpu
+from torch_pjrt_kernels.paged import quantized, ragged_blocks, ragged_reference, ragged_tpu
 
 Tensor = torch.Tensor
 Optional = torch.Tensor | None
@@ -65,15 +65,7 @@ def ragged_paged_attention(
         given = (query, key_pages, value_pages, page_table, lengths, query_starts)
         shapes = ", ".join("-" if x is None else str(list(x.shape)) for x in given)
         raise ValueError(f"ragged_paged_attention takes shapes that fit together; saw {shapes}")
-    for name, given in (("key_scale", key_scale), ("value_scale", value_scale)):
-        if given is not None and given.shape not in (
-            (key_heads,),
-            (*key_pages.shape[:2], key_heads),
-        ):
-            raise ValueError(
-                f"{name} has shape {list(given.shape)}; expected {[key_heads]}, "
-                f"or {[*key_pages.shape[:2], key_heads]}"
-            )
+    quantized.check(key_pages, key_heads, key_scale=key_scale, value_scale=value_scale)
     return torch.ops.torch_pjrt_kernels.ragged_paged_attention(
         query, key_pages, value_pages, page_table, lengths, query_starts, sinks, key_scale,
         value_scale, window, soft_cap, scale,
@@ -106,11 +98,8 @@ def update_ragged_pages(
     place = lengths.long()[sequence] - starts[sequence + 1] + tokens
     page, new = page_table.long()[sequence, place.div(size, rounding_mode="floor")], new[tokens]
     within = place.remainder(size)
-    if scale is not None:
-        new = new / (scale if scale.dim() == 1 else scale[page, within])[..., None].to(new.dtype)
-    if pages.dtype == torch.int8:
-        new = new.round().clamp(-127, 127)
-    return pages.index_put_((page, within), new.to(pages.dtype))
+    new = quantized.narrowed(new, scale, page, within, pages)
+    return pages.index_put_((page, within), new)
 
 
 @torch.library.custom_op("torch_pjrt_kernels::ragged_paged_attention", mutates_args=())

@@ -5,14 +5,9 @@ from __future__ import annotations
 import torch
 
 from torch_pjrt_kernels.attention import reference
+from torch_pjrt_kernels.paged.quantized import widened
 
 Tensor = torch.Tensor
-
-
-def dequantized(pages: Tensor, scale: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """The numbers that pages stand for. `scale` has one for each key head, or for each position, too."""
-    wide = pages.to(dtype)
-    return wide if scale is None else wide * scale.to(dtype)[..., None]
 
 
 def ragged_paged_attention(
@@ -30,7 +25,7 @@ def ragged_paged_attention(
 
     def of_tokens(pages: Tensor, scales: Tensor | None) -> Tensor:
         """(tokens, key_heads, positions, width)."""
-        whole = dequantized(pages, scales, query.dtype)
+        whole = widened(pages, scales, query.dtype)
         return whole[page_table.long().clamp(0)].flatten(1, 2)[sequence].transpose(1, 2)
 
     key, value = of_tokens(key_pages, key_scale), of_tokens(value_pages, value_scale)

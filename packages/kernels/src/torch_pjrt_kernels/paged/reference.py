@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from torch_pjrt_kernels.attention import reference
+from torch_pjrt_kernels.paged.quantized import widened
 
 Tensor = torch.Tensor
 
@@ -15,6 +16,9 @@ def paged_attention(
     value_pages: Tensor,
     page_table: Tensor,
     lengths: Tensor,
+    sinks: Tensor | None = None,
+    key_scale: Tensor | None = None,
+    value_scale: Tensor | None = None,
     *,
     window: int | None = None,
     soft_cap: float | None = None,
@@ -23,11 +27,12 @@ def paged_attention(
     """The names and shapes are those of `torch_pjrt_kernels.paged_attention`; all is in the query's dtype."""
     batch, n_queries = query.shape[:2]
 
-    def whole(pages: Tensor) -> Tensor:
+    def whole(pages: Tensor, scales: Tensor | None) -> Tensor:
         """(batch, key_heads, positions, width)."""
-        return pages[page_table.long().clamp(0)].flatten(1, 2).transpose(1, 2).to(query.dtype)
+        wide = widened(pages, scales, query.dtype)
+        return wide[page_table.long().clamp(0)].flatten(1, 2).transpose(1, 2)
 
-    key, value = whole(key_pages), whole(value_pages)
+    key, value = whole(key_pages, key_scale), whole(value_pages, value_scale)
     positions = torch.arange(key.shape[2], device=query.device)
     rows = lengths[:, None] - n_queries + torch.arange(n_queries, device=query.device)
     seen = positions <= rows[..., None]
@@ -35,6 +40,6 @@ def paged_attention(
         seen = seen & (positions >= rows[..., None] - window)
     out, _ = reference.attention(
         query.transpose(1, 2), key, value, seen.reshape(batch, 1, n_queries, -1),
-        soft_cap=soft_cap, scale=scale,
+        None, None, None, sinks, soft_cap=soft_cap, scale=scale,
     )  # fmt: skip
     return out.transpose(1, 2)
