@@ -1,0 +1,8 @@
+"""The names of the variables that mean something here."""
+
+PJRT_DEVICE = "PJRT_DEVICE"
+WORLD_SIZE = "WORLD_SIZE"
+RANK = "RANK"
+LOCAL_RANK = "LOCAL_RANK"
+LOCAL_WORLD_SIZE = "LOCAL_WORLD_SIZE"
+CPU_NUM_DEVICES = "CPU_NUM_DEVICES"

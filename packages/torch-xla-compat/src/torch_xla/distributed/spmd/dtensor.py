@@ -1,0 +1,61 @@
+"""What PyTorch's `distribute_tensor` and `distribute_module` call for a mesh of the device type "xla"."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+import torch_pjrt_spmd
+from torch_xla.absent import absent
+from torch_xla.distributed.spmd.mesh import Mesh
+
+__getattr__ = absent(
+    __name__,
+    {
+        "auto_policy": "`torch_pjrt_spmd.auto_shard(model, example_inputs, mesh)` finds and applies a plan"
+    },
+)
+
+
+def convert_to_xla_mesh(mesh: Any) -> Mesh:
+    """The `Mesh` of PyTorch's `DeviceMesh`."""
+    names = mesh.mesh_dim_names or tuple(f"x{i}" for i in range(mesh.mesh.dim()))
+    return Mesh(mesh.mesh.flatten().tolist(), tuple(mesh.mesh.shape), names)
+
+
+def convert_to_xla_partition_spec(
+    tensor: torch.Tensor, placements: Sequence[Any]
+) -> tuple[Any, ...]:
+    """For each dim of `tensor` the numbers of the mesh axes whose placement is `Shard` of it."""
+    axes: list[list[int]] = [[] for _ in range(tensor.dim())]
+    for axis, placement in enumerate(placements):
+        if placement.is_shard():
+            axes[placement.dim].append(axis)
+    return tuple(
+        None if not found else found[0] if len(found) == 1 else tuple(found) for found in axes
+    )
+
+
+def xla_distribute_tensor(
+    tensor: torch.Tensor, device_mesh: Any, placements: Sequence[Any] | None = None
+) -> torch.Tensor:
+    """`torch_pjrt_spmd.distribute_tensor`: each part of a CPU tensor on its chip."""
+    from torch.distributed.tensor import Replicate
+
+    mesh = convert_to_xla_mesh(device_mesh).pjrt
+    where = placements or [Replicate()] * len(mesh.shape)
+    return torch_pjrt_spmd.distribute_tensor(tensor, mesh, where)
+
+
+def xla_distribute_module(
+    module: torch.nn.Module,
+    device_mesh: Any = None,
+    partition_fn: Callable[..., None] | None = None,
+    input_fn: Callable[..., Any] | None = None,
+    output_fn: Callable[..., Any] | None = None,
+) -> torch.nn.Module:
+    """`torch_pjrt_spmd.distribute_module`."""
+    mesh = None if device_mesh is None else convert_to_xla_mesh(device_mesh).pjrt
+    return torch_pjrt_spmd.distribute_module(module, mesh, partition_fn, input_fn, output_fn)

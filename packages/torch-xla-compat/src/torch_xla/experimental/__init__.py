@@ -1,0 +1,5 @@
+"""`torch_xla.experimental`: operators that run at once, and modules for loops, kernels, checkpoints."""
+
+from torch_xla.experimental.eager import eager_mode, eager_mode_context, is_eager_mode
+
+__all__ = ["eager_mode", "eager_mode_context", "is_eager_mode"]

@@ -1,0 +1,81 @@
+"""Kernels by torch_xla's names: `torch-pjrt-kernels`, which must be installed for attention."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+import torch_pjrt
+from torch_pjrt.errors import UnsupportedError
+from torch_xla.absent import absent
+
+_PAGED = "`torch_pjrt_kernels.ragged_paged_attention` and `paged_attention` lay out pages otherwise"
+__getattr__ = absent(
+    __name__,
+    {
+        "paged_attention": _PAGED,
+        "multi_queries_paged_attention": _PAGED,
+        "ragged_paged_attention": _PAGED,
+        "FlashAttention": "`flash_attention` has its own gradient",
+        "trace_pallas": "`torch_pjrt_kernels.pallas_op` makes an operator of a Pallas kernel",
+        "quantized_matmul_int8": "`torch_pjrt_quant.quantize_` makes int8 layers",
+    },
+)
+
+
+def flash_attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    causal: bool = False,
+    q_segment_ids: torch.Tensor | None = None,
+    kv_segment_ids: torch.Tensor | None = None,
+    sm_scale: float = 1.0,
+    *,
+    ab: torch.Tensor | None = None,
+    partition_spec: Any = None,
+    mesh: Any = None,
+) -> torch.Tensor:
+    """Attention whose memory grows with the length alone: `torch_pjrt_kernels.flash_attention`.
+
+    q, k, v     (batch, heads, length, size).
+    q_segment_ids, kv_segment_ids    (batch, length): positions of one number see each other.
+    sm_scale    a factor of the scores. ab: what is added to them, (batch, heads, length, length).
+
+    Where the tensors lie on a mesh the partitioner splits it: `partition_spec` and `mesh` are not used.
+    """
+    try:
+        from torch_pjrt_kernels import flash_attention as ours
+    except ImportError as error:
+        raise UnsupportedError(
+            "`flash_attention` is in a package that is not installed.",
+            hint="pip install 'torch-pjrt-xla-compat[kernels]'",
+        ) from error
+    segments = None
+    if q_segment_ids is not None:
+        segments = (q_segment_ids, q_segment_ids if kv_segment_ids is None else kv_segment_ids)
+    return ours(q, k, v, bias=ab, segments=segments, is_causal=causal, scale=sm_scale)
+
+
+def gmm(
+    lhs: torch.Tensor, rhs: torch.Tensor, group_sizes: torch.Tensor, **options: Any
+) -> torch.Tensor:
+    """Rows of `lhs` (m, k) in groups, each by its own matrix of `rhs` (groups, k, n): (m, n).
+
+    group_sizes     how many rows each group has, int32; rows behind the last group are zeros.
+    """
+    from jax import lax
+
+    return torch_pjrt.jax_function(lax.ragged_dot)(lhs, rhs, group_sizes)
+
+
+def make_kernel_from_pallas(
+    kernel: Callable[..., Any], output_shape_dtype_fn: Callable[..., Any]
+) -> Callable[..., Any]:
+    """A function of JAX arrays, `pl.pallas_call` within, as a function of tensors.
+
+    `output_shape_dtype_fn` is not used: JAX says what the kernel gives.
+    """
+    return torch_pjrt.jax_function(kernel)

@@ -1,0 +1,5 @@
+"""`GRU`, which torch_xla makes of a scan: PyTorch's own is a loop of the program here."""
+
+from torch.nn import GRU
+
+__all__ = ["GRU"]
