@@ -109,3 +109,27 @@ def test_an_error_of_the_state_is_raised_where_its_batch_would_have_come() -> No
     assert [next(batches).item(), next(batches).item()] == [1, 2]
     with pytest.raises(OSError, match="no state"):
         next(batches)
+
+
+class Delegating:
+    """A wrapper as libraries write them: whatever is asked is asked of the loader within."""
+
+    def __init__(self, loader: Any) -> None:
+        self.loader = loader
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.loader)
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.state_of_loader
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.loader, name)
+
+
+def test_a_wrapper_whose_loader_has_no_state_loads() -> None:
+    loader = DeviceLoader(Delegating([torch.ones(2), torch.zeros(2)]))
+
+    assert [batch.tolist() for batch in loader] == [[1.0, 1.0], [0.0, 0.0]]
+    with pytest.raises(AttributeError, match="state_of_loader"):
+        loader.state_dict()

@@ -19,6 +19,7 @@ def _xla_get_tensor_id(tensor: torch.Tensor) -> int:
 
 
 def _get_stablehlo(tensors: Any, *unused: Any) -> str:
+    """`xm.get_stablehlo`."""
     return get_stablehlo(tensors)
 
 

@@ -24,8 +24,8 @@ _environment.apply()
 
 from torch_xla import backends, runtime  # noqa: E402
 from torch_xla.absent import absent as _absent  # noqa: E402
-from torch_xla.device_strings import understand as _understand  # noqa: E402
 from torch_xla.chips import device, device_count, devices, real_devices  # noqa: E402
+from torch_xla.device_strings import understand as _understand  # noqa: E402
 from torch_xla.process_groups import register as _register  # noqa: E402
 from torch_xla.steps import compile, manual_seed, step, sync  # noqa: E402
 

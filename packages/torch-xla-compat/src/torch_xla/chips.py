@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import torch
 
-from torch_pjrt.extend import client
+from torch_pjrt import extend
 from torch_xla import process_groups
 
 
@@ -30,10 +30,10 @@ def device_count() -> int:
 
 def real_devices() -> list[str]:
     """The chips behind them: `["TPU:0", ...]`."""
-    return [f"{hardware()}:{chip.id}" for chip in client().chips]
+    return [f"{hardware()}:{chip.id}" for chip in extend.client().chips]
 
 
 def hardware() -> str:
     """The kind of hardware: `"TPU"`, `"CUDA"`, `"CPU"`, or the platform of the plugin, in capitals."""
-    platform = client().chip.platform.upper()
-    return {"GPU": "CUDA"}.get(platform, platform)
+    platform = extend.client().chip.platform.upper()
+    return "CUDA" if platform == "GPU" else platform

@@ -3,10 +3,10 @@
 PyTorch knows a device type `xla` and asks the dispatcher's key XLA for its memory. Two operators of that key,
 registered by `torch.library`, make tensors of `pjrt` instead: that is all for factories and for "xla:0".
 `Tensor.to("xla")`, `torch.tensor(..., device="xla")` and `torch.as_tensor` ask PyTorch's C++ for the current
-device of the type first, which a package in Python cannot register; `torch.autocast("xla")` is about operators
-on tensors of that type alone. So these four are replaced, here and nowhere else; `TORCH_PJRT_XLA_STRINGS=0`
-leaves them alone. If PyTorch let a package register a device guard for this type from Python, as for
-`privateuseone`, none of it would be needed. Tried with PyTorch 2.13.
+device of the type first, which a package in Python cannot register; `torch.autocast("xla")` is about
+operators on tensors of that type alone. So these four are replaced, here and nowhere else;
+`TORCH_PJRT_XLA_STRINGS=0` leaves them alone. If PyTorch let a package register a device guard for this type
+from Python, as for `privateuseone`, none of it would be needed. Tried with PyTorch 2.13.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.jit._builtins
 
 DEVICE = "pjrt:0"
 _library: list[torch.library.Library] = []
@@ -32,8 +33,8 @@ def understand() -> None:
     _library.append(library)
     if os.environ.get("TORCH_PJRT_XLA_STRINGS") != "0":
         torch.Tensor.to = _translating(torch.Tensor.to)
-        torch.tensor = _translating(torch.tensor)
-        torch.as_tensor = _translating(torch.as_tensor)
+        torch.tensor = _known_to_torchscript(_translating(torch.tensor), "aten::tensor")
+        torch.as_tensor = _known_to_torchscript(_translating(torch.as_tensor), "aten::as_tensor")
         torch.autocast.__init__ = _with_own_autocast(torch.autocast.__init__)
 
 
@@ -44,6 +45,12 @@ def own(device: Any) -> Any:
     if isinstance(device, (str, torch.device)) and torch.device(device).type == "xla":
         return torch.device(DEVICE)
     return device
+
+
+def _known_to_torchscript(function: Callable[..., Any], operator: str) -> Callable[..., Any]:
+    """`function`, which TorchScript takes for the operator, as it does PyTorch's own."""
+    torch.jit._builtins._register_builtin(function, operator)
+    return function
 
 
 def _with_own_autocast(function: Callable[..., None]) -> Callable[..., None]:

@@ -7,13 +7,15 @@ device, and the world has size 1.
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 import torch
 
 import torch_pjrt
+from torch_pjrt import extend
 from torch_pjrt.errors import UnsupportedError
-from torch_pjrt.extend import client, counters
+from torch_pjrt.extend import counters
 from torch_xla import chips, process_groups
 
 _spmd: list[bool] = []
@@ -110,7 +112,7 @@ def addressable_device_count() -> int:
 
 def addressable_runtime_device_count() -> int:
     """Chips of this process."""
-    return len(client().chips)
+    return len(extend.client().chips)
 
 
 def global_runtime_device_count() -> int:
@@ -142,7 +144,7 @@ def initialize_cache(path: str, readonly: bool = False) -> None:
             "The folder of programs cannot be read only.",
             hint="make it read only by its mode: programs are then read and not written",
         )
-    torch_pjrt.config.cache_dir = path
+    torch_pjrt.config.cache_dir = Path(path)
 
 
 def get_num_cached_compilation_graph() -> int:
@@ -153,7 +155,7 @@ def get_num_cached_compilation_graph() -> int:
 def _all_chips() -> list[Any]:
     import jax
 
-    return jax.devices(client().chip.platform)
+    return jax.devices(extend.client().chip.platform)
 
 
 def _attributes(chip: Any) -> dict[str, Any]:

@@ -99,7 +99,8 @@ class DeviceLoader:
 
     def _state_dict(self) -> Any:
         """The loader's, as of the batch that was received last."""
-        return copy.deepcopy(_state_of(self.loader) if self._state is None else self._state)
+        loader: Any = self.loader
+        return copy.deepcopy(loader.state_dict() if self._state is None else self._state)
 
     def _load_state_dict(self, state: Any) -> None:
         """Have the loader go on there; a loop that runs has no say in the state any more."""
@@ -158,9 +159,17 @@ class DeviceLoader:
 
 
 def _state_of(loader: Any) -> Any:
-    """A copy of the loader's state; None if it has none."""
+    """A copy of the loader's state; None if it has none.
+
+    Nor has a wrapper any whose `state_dict` asks a loader that lacks it, as Accelerate's does.
+    """
     asked = getattr(loader, "state_dict", None)
-    return None if asked is None else copy.deepcopy(asked())
+    if asked is None:
+        return None
+    try:
+        return copy.deepcopy(asked())
+    except AttributeError:
+        return None
 
 
 def _take(source: Iterator[Any]) -> Iterator[Any]:

@@ -24,8 +24,8 @@ class AllReduceSumLayer(torch.autograd.Function):
         return collectives.all_reduce(REDUCE_SUM, x, scale, groups)
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
-        return collectives.all_reduce(REDUCE_SUM, gradient, ctx.scale, ctx.groups), None, None
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        return collectives.all_reduce(REDUCE_SUM, gradients[0], ctx.scale, ctx.groups), None, None
 
 
 class AllGatherLayer(torch.autograd.Function):
@@ -37,9 +37,9 @@ class AllGatherLayer(torch.autograd.Function):
         return collectives.all_gather(x, dim)
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
         size = process_groups.world_size()
-        return collectives.reduce_scatter(REDUCE_SUM, gradient, 1.0, ctx.dim, size), None
+        return collectives.reduce_scatter(REDUCE_SUM, gradients[0], 1.0, ctx.dim, size), None
 
 
 def all_reduce(

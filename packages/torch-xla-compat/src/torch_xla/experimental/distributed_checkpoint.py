@@ -6,12 +6,19 @@ from collections.abc import Mapping, MutableMapping
 from typing import Any
 
 import torch
-from torch.distributed.checkpoint import DefaultLoadPlanner as SPMDLoadPlanner
-from torch.distributed.checkpoint import DefaultSavePlanner as SPMDSavePlanner
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
 
 import torch_pjrt_fsdp
 
 __all__ = ["CheckpointManager", "SPMDLoadPlanner", "SPMDSavePlanner", "prime_optimizer"]
+
+
+class SPMDSavePlanner(DefaultSavePlanner):
+    """PyTorch's planner, which knows tensors on a mesh."""
+
+
+class SPMDLoadPlanner(DefaultLoadPlanner):
+    """PyTorch's planner, which knows tensors on a mesh."""
 
 
 class CheckpointManager:

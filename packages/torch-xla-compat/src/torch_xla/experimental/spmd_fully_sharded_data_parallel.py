@@ -49,9 +49,12 @@ class SpmdFullyShardedDataParallel(nn.Module):
         self._mesh = mesh
         self._data = (extra_data_axis, AXIS) if extra_data_axis else AXIS
         self._shard_output = shard_output or self._spread
-        copies = {"replicate_axes": (extra_data_axis,)} if extra_data_axis else {}
         self._orig_module = torch_pjrt_fsdp.fully_shard(
-            module, mesh=mesh.pjrt, wrap=auto_wrap_policy, shard_axes=(AXIS,), **copies
+            module,
+            mesh=mesh.pjrt,
+            wrap=auto_wrap_policy,
+            shard_axes=(AXIS,),
+            replicate_axes=(extra_data_axis,) if extra_data_axis else (),
         )
 
     @property

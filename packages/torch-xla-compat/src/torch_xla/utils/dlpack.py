@@ -1,5 +1,6 @@
 """DLPack, by PyTorch's own functions."""
 
-from torch.utils.dlpack import from_dlpack, to_dlpack
+from torch._C import _to_dlpack as to_dlpack
+from torch.utils.dlpack import from_dlpack
 
 __all__ = ["from_dlpack", "to_dlpack"]

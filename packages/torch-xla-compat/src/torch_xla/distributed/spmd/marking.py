@@ -91,8 +91,8 @@ class MarkShardingFunction(torch.autograd.Function):
         return mark_sharding(t.clone(), mesh, partition_spec)
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
-        return mark_sharding(gradient.clone(), ctx.mesh, ctx.spec), None, None
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        return mark_sharding(gradients[0].clone(), ctx.mesh, ctx.spec), None, None
 
 
 def mark_sharding_with_gradients(
