@@ -174,9 +174,14 @@ def _by_torch_xla(
     workload: Workload, weights: Weights, cache: Path, traced: Traced, backend: str = ""
 ) -> Train:
     import torch
-    import torch_xla  # pyright: ignore[reportMissingImports]
-    import torch_xla.runtime  # pyright: ignore[reportMissingImports]
 
+    import torch_xla
+    import torch_xla.runtime
+
+    if torch_xla.__version__.endswith("+pjrt"):
+        raise RuntimeError(
+            "this Python's torch_xla is torch-pjrt-xla-compat, which is not compared"
+        )
     torch_xla.runtime.initialize_cache(str(cache / f"torch_xla{backend}"), readonly=False)
     device = torch_xla.device()
     model = _model(workload, weights).to(device)
