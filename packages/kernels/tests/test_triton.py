@@ -1,4 +1,4 @@
-"""A kernel in Triton is refused with what to do instead; a rule for the operator around it is that."""
+"""Without Triton a kernel is refused with what to do instead; a rule for the operator around it is that."""
 
 from __future__ import annotations
 
@@ -10,10 +10,16 @@ import torch
 
 from torch_pjrt.errors import LoweringError
 from torch_pjrt.extend import lowers
+from torch_pjrt_kernels.triton import call as call_module
+from torch_pjrt_kernels.triton import operators
 
 
 @pytest.mark.parametrize("way", ["mutation", "functional"])
-def test_wrapped_kernel_is_refused_and_the_hint_names_the_way_out(way: str) -> None:
+def test_wrapped_kernel_is_refused_and_the_hint_names_the_way_out(
+    way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (call_module, operators):
+        monkeypatch.setattr(module, "find_spec", lambda name: None)
     x = torch.ones(4, device="pjrt")
     module: Any = importlib.import_module("torch._higher_order_ops.triton_kernel_wrap")
     call: dict[str, Any] = {
@@ -23,7 +29,9 @@ def test_wrapped_kernel_is_refused_and_the_hint_names_the_way_out(way: str) -> N
     if way == "functional":
         call["tensors_to_clone"] = ["x"]
 
-    with pytest.raises(LoweringError, match=r"Triton cannot run(?s:.*)pallas_op"):
+    with pytest.raises(
+        LoweringError, match=r"Triton cannot run(?s:.*)without the package(?s:.*)pallas_op"
+    ):
         getattr(module, f"triton_kernel_wrapper_{way}")(**call)
 
 

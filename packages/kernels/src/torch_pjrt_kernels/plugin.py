@@ -14,10 +14,11 @@ if TYPE_CHECKING:
 def torch_pjrt_lowerings(device: Device) -> LoweringTable | None:
     """Rules that stand over the device's own."""
     from torch_pjrt.plugin import LoweringTable
-    from torch_pjrt_kernels import experts, reporting, triton
+    from torch_pjrt_kernels import experts, reporting
     from torch_pjrt_kernels.attention import lowerings as attention  # which import JAX
     from torch_pjrt_kernels.flex import operator as flex
     from torch_pjrt_kernels.flex import varlen
+    from torch_pjrt_kernels.triton import operators as triton
 
     reporting.register()
     flex.install()
