@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 import torch_pjrt
 from torch_pjrt_kernels.attention.choice import Problem, sizes_of
-from torch_pjrt_kernels.tuning import table
-from torch_pjrt_kernels.tuning.bench import timed
+from torch_pjrt_kernels.tuning import by_tokamax, table
+from torch_pjrt_kernels.tuning.bench import cases, timed
+from torch_pjrt_kernels.tuning.by_tokamax import is_installed as has_tokamax
 from torch_pjrt_kernels.tuning.cli import main
 from torch_pjrt_kernels.tuning.tune import candidates, tuned
 
@@ -96,8 +98,25 @@ def test_bench_times_kernel_and_both_others() -> None:
     [(name, length, took)] = timed([64], ["rms_norm"], repetitions=1)
 
     assert (name, length) == ("rms_norm", 64)
-    assert set(took) == {"kernel", "plain", "CPU"}
+    assert set(took) == {"kernel", "plain", "CPU", *(["tokamax"] if has_tokamax() else [])}
     assert all(0 < seconds < 60 for seconds in took.values())
+
+
+@pytest.mark.parametrize("name", ["flash_attention", "linear_cross_entropy", "rms_norm"])
+def test_tokamax_is_timed_on_what_the_package_computes(name: str) -> None:
+    """The sums of what both give, and all gradients, are the same."""
+    pytest.importorskip("tokamax", reason="tokamax is not installed")
+    case = cases(128)[name]
+
+    step = by_tokamax.step(name, case.arguments, case.n_leaves)
+    assert step is not None
+    total, gradients = step()
+
+    leaves = [x.clone().requires_grad_() for x in case.arguments[: case.n_leaves]]
+    expected = (case.on_cpu or case.plain)(*leaves, *case.arguments[case.n_leaves :]).sum()
+    torch.testing.assert_close(float(total), float(expected.detach()), rtol=1e-4, atol=1e-3)
+    for ours, theirs in zip(gradients, torch.autograd.grad(expected, leaves), strict=True):
+        torch.testing.assert_close(torch.from_numpy(np.array(ours)), theirs, rtol=1e-3, atol=1e-4)
 
 
 def test_commands_print_a_line_for_each(capsys: pytest.CaptureFixture[str]) -> None:

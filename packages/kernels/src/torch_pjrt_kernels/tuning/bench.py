@@ -1,4 +1,4 @@
-"""Times the package's functions against what PyTorch composes on the device, and on the CPU."""
+"""Times the package's functions against what PyTorch composes on the device, on the CPU, and tokamax."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from torch_pjrt_kernels import (
 )
 from torch_pjrt_kernels.attention import reference as attention
 from torch_pjrt_kernels.paged import reference as paged
+from torch_pjrt_kernels.tuning import by_tokamax
 from torch_pjrt_kernels.tuning.timing import least_s
 
 Tensor = torch.Tensor
@@ -72,7 +73,10 @@ def cases(length: int) -> dict[str, Case]:
 def timed(
     lengths: list[int], only: list[str] | None = None, repetitions: int = 5
 ) -> Iterator[tuple[str, int, dict[str, float]]]:
-    """The function, the length, and the seconds of "kernel", "plain" (on the device), "CPU" (PyTorch's)."""
+    """The function, the length, and the seconds of "kernel", "plain" (on the device), "CPU" (PyTorch's).
+
+    Where tokamax is installed, also "tokamax" (on the device), for functions that it has.
+    """
     for length in lengths:
         for name, case in cases(length).items():
             if only and name not in only:
@@ -83,6 +87,9 @@ def timed(
                 "plain": _step(case.plain, there, case.n_leaves),
                 "CPU": _step(case.on_cpu or case.plain, case.arguments, case.n_leaves),
             }
+            if by_tokamax.is_installed():
+                theirs = by_tokamax.step(name, case.arguments, case.n_leaves)
+                steps |= {"tokamax": theirs} if theirs else {}
             yield name, length, least_s(steps, repetitions)
 
 

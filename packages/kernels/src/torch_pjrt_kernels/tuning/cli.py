@@ -31,11 +31,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _bench(options: argparse.Namespace) -> int:
     from torch_pjrt_kernels.tuning.bench import timed
+    from torch_pjrt_kernels.tuning.by_tokamax import is_installed
 
-    print(f"{'function':<22}{'length':>8}{'kernel, ms':>12}{'of plain':>10}{'of CPU':>8}")
+    headings = f"{'function':<22}{'length':>8}{'kernel, ms':>12}{'of plain':>10}{'of CPU':>8}"
+    print(headings + (f"{'of tokamax':>12}" if is_installed() else ""))
     for name, length, took in timed(options.lengths, options.op, options.repetitions):
         own = took["kernel"]
         ratios = f"{own / took['plain']:>10.2f}{own / took['CPU']:>8.2f}"
+        if "tokamax" in took:
+            ratios += f"{own / took['tokamax']:>12.2f}"
         print(f"{name:<22}{length:>8}{own * 1e3:>12.1f}{ratios}", flush=True)
     print("plain: PyTorch's operators on the device. CPU: PyTorch's own, there.")
     return 0
