@@ -186,7 +186,10 @@ def compared(
 
 
 def _copied(x: torch.Tensor) -> np.ndarray[Any, Any]:
-    return x.detach().resolve_conj().resolve_neg().numpy().copy()
+    plain = x.detach().resolve_conj().resolve_neg()
+    if plain.dtype is torch.bfloat16:
+        return plain.float().numpy().astype("bfloat16")
+    return plain.numpy().copy()
 
 
 def _error(got: Any, wanted: Any, values: bool) -> float:
@@ -195,12 +198,12 @@ def _error(got: Any, wanted: Any, values: bool) -> float:
     assert len(there) == len(here), f"{len(there)} results, not {len(here)}"
     worst = 0.0
     for array, tensor in zip(there, here, strict=True):
-        plain = tensor.resolve_conj().resolve_neg().detach()
-        assert array.dtype == plain.numpy().dtype, f"{array.dtype}, not {plain.dtype}"
-        assert array.shape == tuple(plain.shape), f"{array.shape}, not {tuple(plain.shape)}"
+        plain = _copied(tensor)
+        assert array.dtype == plain.dtype, f"{array.dtype}, not {plain.dtype}"
+        assert array.shape == plain.shape, f"{array.shape}, not {plain.shape}"
         if not array.size or not values:
             continue
-        a, b = array.astype(np.complex128), plain.to(torch.complex128).numpy()
+        a, b = array.astype(np.complex128), plain.astype(np.complex128)
         same = (a == b) | (np.isnan(a) & np.isnan(b))
         far = np.where(same, 0, np.abs(a - b))
         largest = np.abs(b[np.isfinite(b)]).max(initial=1e-30)
@@ -230,8 +233,9 @@ def _words(error: Exception) -> str:
 # Values of these are drawn, or are what memory held; with dropout, and without it, from now on.
 WITHOUT_VALUES = {
     "bernoulli", "cauchy", "empty", "empty_like", "empty_permuted", "empty_strided", "exponential",
-    "geometric", "log_normal", "multinomial", "new_empty", "new_empty_strided", "normal", "rand_like",
-    "randint", "randint_like", "randn", "randn_like", "resize_", "uniform", "nn.functional.alpha_dropout",
+    "geometric", "log_normal", "multinomial", "new_empty", "new_empty_strided", "normal", "pca_lowrank",
+    "rand_like", "randint", "randint_like", "randn", "randn_like", "svd_lowrank", "uniform",
+    "nn.functional.alpha_dropout",
     "nn.functional.dropout", "nn.functional.dropout2d", "nn.functional.dropout3d",
     "nn.functional.feature_alpha_dropout", "nn.functional.fractional_max_pool2d",
     "nn.functional.fractional_max_pool3d", "nn.functional.rrelu",
@@ -308,7 +312,8 @@ def _sample(info: Any, sample: Any) -> None:
             first, args, kwargs = tree_map(
                 lambda x: given[x.number] if isinstance(x, _Place) else x, call
             )
-            return info.op(first, *args, **kwargs)
+            # What is not determined (signs of eigenvectors) the sample takes away.
+            return sample.output_process_fn_grad(info.op(first, *args, **kwargs))
 
     module, values = Module(), info.name not in WITHOUT_VALUES
     error, _ = compared(module, {"given": tensors}, None, [], values)

@@ -269,8 +269,9 @@ def test_control_flow_stays_in_the_program(tmp_path):
         (lambda x: x[x > 0], "aten.nonzero|x\\[mask\\]"),
         (lambda x: x.nonzero(), "nonzero"),
         (lambda x: x * x.sum().item(), "_local_scalar_dense"),
+        (lambda x: x.unique(), "_unique2"),
     ],
-    ids=["mask", "nonzero", "item"],
+    ids=["mask", "nonzero", "item", "unique"],
 )
 def test_what_depends_on_values_is_refused_with_its_line(compute, words):
     class Module(torch.nn.Module):
@@ -281,6 +282,15 @@ def test_what_depends_on_values_is_refused_with_its_line(compute, words):
         export(Module(), (torch.ones(3),))
 
     assert "test_export.py" in str(raised.value) and "docs/export.md" in str(raised.value)
+
+
+def test_a_python_value_of_tensors_is_refused():
+    class Module(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x if torch.equal(x, x * 2) else x + 1
+
+    with pytest.raises(LoweringError, match=r"aten.equal.*only values decide[\s\S]*export.md"):
+        export(Module(), (torch.ones(3),))
 
 
 class Running(torch.nn.Module):

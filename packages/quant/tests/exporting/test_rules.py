@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch.export import Dim
+from torch.utils._pytree import tree_leaves
 
 from torch_pjrt.errors import LoweringError
 from torch_pjrt_quant import export
@@ -161,6 +162,45 @@ def test_places_in_memory_and_where_masks_are_true(tmp_path, compute):
 
     for x in (one, other):
         np.testing.assert_array_equal(model(x.numpy()), compute(x))
+
+
+# Square matrices, in which PyTorch's graphs have a check with an effect; and rules without a decomposition.
+OTHERS: list[Callable[[Tensor], Any]] = [
+    lambda x: torch.linalg.solve(x, x[0]),
+    lambda x: torch.linalg.inv(x) + torch.linalg.cholesky(x @ x.mT),
+    torch.linalg.lu_factor,
+    lambda x: F.bilinear(x, x + 1, torch.stack([x, x.mT, x * 2]), torch.arange(3.0)),
+    lambda x: x.clone().resize_(2, 3),
+    lambda x: F.embedding_bag(torch.tensor([0, 2, 1]), x, torch.tensor([0, 1]), mode="max"),
+]
+
+
+@pytest.mark.slow("rows")
+@pytest.mark.parametrize("number", range(len(OTHERS)))
+def test_checks_go_and_other_rules_compute_what_pytorch_does(tmp_path, number):
+    class Module(torch.nn.Module):
+        def forward(self, x: Tensor) -> Any:
+            return OTHERS[number](x)
+
+    x = torch.randn(4, 4) + 4 * torch.eye(4)
+    got = load(export(Module(), (x,)).save(tmp_path))(x.numpy())
+
+    for there, here in zip(tree_leaves(got), tree_leaves(OTHERS[number](x)), strict=True):
+        assert there.dtype == here.numpy().dtype
+        np.testing.assert_allclose(there, here, rtol=1e-5, atol=1e-5)
+
+
+def test_what_one_platform_lacks_is_said_with_what_to_do(tmp_path):
+    class Module(torch.nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.linalg.eigvals(x)
+
+    with pytest.raises(LoweringError, match="platforms=") as raised:
+        export(Module(), (torch.eye(3),))
+    assert "tpu" in str(raised.value)
+    model = load(export(Module(), (torch.eye(3),), platforms=["cpu"]).save(tmp_path))
+
+    np.testing.assert_allclose(model(2 * np.eye(3, dtype=np.float32)), [2, 2, 2])
 
 
 def test_memory_beside_a_view_is_refused():

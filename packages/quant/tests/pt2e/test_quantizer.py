@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -105,3 +106,29 @@ def test_an_unknown_kind_is_refused():
 
     with pytest.raises(ValueError, match="`only` has 'pool', and takes linear, convolution"):
         PjrtQuantizer(only=("pool",))
+
+
+@pytest.mark.filterwarnings("always")
+@pytest.mark.parametrize(
+    ("device", "images", "options", "warned"),
+    [
+        ("tpu", 4, {}, True),
+        ("tpu", 16, {}, False),
+        ("tpu", 4, {"only": ("linear", "embedding")}, False),
+        ("cpu", 4, {}, False),
+    ],
+)
+def test_few_images_on_a_tpu_are_warned_of(monkeypatch, recwarn, device, images, options, warned):
+    from torch_pjrt_quant import PjrtQuantizer
+    from torch_pjrt_quant.pt2e import quantizer
+
+    there = SimpleNamespace(device=SimpleNamespace(name=device))
+    monkeypatch.setattr(quantizer, "client", lambda: there)
+    model = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 4, 3), torch.nn.Flatten(), torch.nn.Linear(16, 2)
+    )
+    program: Any = torch.export.export(model.eval(), (torch.randn(images, 3, 4, 4),)).module()
+
+    PjrtQuantizer(**options).annotate(program)
+
+    assert any("slower than bfloat16" in str(w.message) for w in recwarn) == warned

@@ -165,9 +165,17 @@ def _programs_of(
     tensor_specs = [_struct(shared.tensors.by_name[n]) for n in given.names]
     seed = [jax.ShapeDtypeStruct((), jnp.uint32)] if random else []
     with x64():
-        exported = jax_export.export(jax.jit(function), platforms=list(shared.platforms))(
-            *tensor_specs, *given.specs, *seed
-        )
+        try:
+            exported = jax_export.export(jax.jit(function), platforms=list(shared.platforms))(
+                *tensor_specs, *given.specs, *seed
+            )
+        except NotImplementedError as error:
+            if "not found for platforms" not in str(error):
+                raise
+            raise LoweringError(
+                f"JAX lacks an operator on a platform: {error}",
+                hint='give the platforms that have it, `platforms=["cpu"]` for example',
+            ) from error
         return exported, exported.vjp() if shared.gradient else None
 
 
@@ -195,6 +203,8 @@ def _given(
             _add_tensor(given, name, target, _tensor(original, program, target), shared)
         elif spec.kind is InputKind.USER_INPUT:
             _add_input(given, node, spec.arg, sizes)
+        elif spec.kind is InputKind.TOKEN:
+            given.sources.append(("constant", None))
         else:
             raise LoweringError(
                 f"`{node.name}` is a {spec.kind.name}, which a program cannot take."
@@ -322,6 +332,8 @@ def _results(
             updates[position] = tensors.name(target, name, _tensor(original, program, target))
         elif spec.kind is OutputKind.USER_INPUT_MUTATION:
             writes[position] = inputs.index(str(spec.target))
+        elif spec.kind is OutputKind.TOKEN:
+            continue
         elif spec.kind is not OutputKind.USER_OUTPUT:
             raise LoweringError(
                 f"`{name}` writes to `{spec.target}` ({spec.kind.name}), which no program can.",

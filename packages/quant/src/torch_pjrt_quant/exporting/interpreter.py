@@ -38,6 +38,7 @@ CHECKS = frozenset(
         aten._assert_async.msg,
         aten._assert_async.default,
         aten._assert_tensor_metadata.default,
+        aten._linalg_check_errors.default,
         aten.sym_constrain_range.default,
         aten.sym_constrain_range_for_size.default,
         getattr(torch, "_check", None),
@@ -324,6 +325,15 @@ def _inlined(i: Interpreter, *args: Any, **_: Any) -> Any:
     return i.run(args[position], args[position + 1 :])
 
 
+def _with_effects(i: Interpreter, token: Any, op: Any, *_: Any, **__: Any) -> tuple[None, None]:
+    """A token, which orders effects in PyTorch's graphs, and a result. Checks are the effects that may go."""
+    if op not in CHECKS:
+        raise MissingLowering(
+            f"`{op}` has an effect beside its results, which no program can have."
+        )
+    return None, None
+
+
 FLOWS: dict[str, Callable[..., Any]] = {
     "cond": _cond,
     "while_loop": _while,
@@ -331,4 +341,5 @@ FLOWS: dict[str, Callable[..., Any]] = {
     "map_impl": _map,
     "wrap_with_set_grad_enabled": _inlined,
     "wrap_with_autocast": _inlined,
+    "with_effects": _with_effects,
 }

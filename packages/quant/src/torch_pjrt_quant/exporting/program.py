@@ -9,8 +9,13 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+)
 from torch.export import ExportedProgram
 
+from torch_pjrt.errors import LoweringError
 from torch_pjrt.extend import start
 from torch_pjrt_quant.exporting.entry import EntryPoint, Named, Shared, exported_entry
 from torch_pjrt_quant.exporting.interpreter import table
@@ -93,13 +98,19 @@ def _programs(
             )
         with _calling(model, point.method), warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)
-            program = torch.export.export(
-                model,
-                tuple(point.args),
-                dict(point.kwargs),
-                dynamic_shapes=point.dynamic_shapes,
-                strict=strict,
-            )
+            try:
+                program = torch.export.export(
+                    model,
+                    tuple(point.args),
+                    dict(point.kwargs),
+                    dynamic_shapes=point.dynamic_shapes,
+                    strict=strict,
+                )
+            except (DataDependentOutputException, DynamicOutputShapeException) as error:
+                raise LoweringError(
+                    f"`{error.func}` gives a size or a Python number that only values decide.",
+                    hint="keep it in a tensor, or compute that part outside (docs/export.md)",
+                ) from error
         made[name] = program, Named(point, _positional(getattr(model, point.method)))
     return made
 

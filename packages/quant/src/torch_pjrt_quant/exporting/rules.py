@@ -195,6 +195,33 @@ def sort(
     return values, order
 
 
+@rule(aten._trilinear.default)
+def trilinear(
+    out: Look,
+    one: Array,
+    two: Array,
+    three: Array,
+    expand1: Sequence[int],
+    expand2: Sequence[int],
+    expand3: Sequence[int],
+    sumdim: Sequence[int],
+    unroll_dim: int = 1,
+) -> Array:
+    """Three tensors multiplied and summed; each lacks the dims of all that it is expanded in."""
+    n_dims = one.ndim + len(expand1)
+    operands: list[Any] = []
+    for x, expanded in ((one, expand1), (two, expand2), (three, expand3)):
+        operands += [x, [d for d in range(n_dims) if d not in expanded]]
+    return jnp.einsum(*operands, [d for d in range(n_dims) if d not in sumdim])
+
+
+@rule(aten.resize.default)
+def resize(out: Look, x: Array, size: Sequence[Any], **_: Any) -> Array:
+    """The first elements; what comes behind them is 0 (PyTorch leaves it as memory was)."""
+    flat, count = x.reshape(-1), math.prod(out.shape)
+    return lax.reshape(jnp.pad(flat, (0, max(count - flat.size, 0)))[:count], out.shape)
+
+
 def _summands(x: Array, dim: Any) -> tuple[Array, Any, tuple[int, ...]]:
     """What is summed, in float32 at least; how many elements fall together; the dims."""
     dims = (
@@ -328,7 +355,15 @@ RANDOM.update(
 )
 
 
-@rule(aten.nonzero.default, aten._local_scalar_dense.default, aten.masked_select.default)
+@rule(
+    aten.nonzero.default,
+    aten._local_scalar_dense.default,
+    aten.masked_select.default,
+    aten._unique2.default,
+    aten.unique_consecutive.default,
+    aten.unique_dim.default,
+    aten.bincount.default,
+)
 def refused(out: Any, *_: Any, **__: Any) -> Any:
     raise LoweringError(
         "the size or the Python number that it gives follows from values, not from sizes of inputs",

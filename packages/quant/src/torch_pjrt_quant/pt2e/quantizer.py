@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from torch_pjrt.plugin import aten
+from torch_pjrt.plugin import aten, client
 from torch_pjrt_quant.pt2e.attention import split_attention
 
 Node = torch.fx.Node
@@ -20,6 +21,10 @@ KINDS: dict[str, tuple[Any, ...]] = {
     "matmul": (aten.matmul.default, aten.bmm.default),
     "embedding": (aten.embedding.default,),
 }
+
+
+# TPUs convolve fewer images than this slower in int8 than in bfloat16 (benchmarks/quant_convolutions.py).
+FEW_IMAGES = 16
 
 
 class PjrtQuantizer:
@@ -66,6 +71,7 @@ class PjrtQuantizer:
             QuantizationAnnotation,
         )
 
+        few = False
         for node in model.graph.nodes:
             kind = self._kinds.get(node.target)
             if node.op != "call_function" or kind is None or not self._which(node):
@@ -82,6 +88,13 @@ class PjrtQuantizer:
                 node.meta["quantization_annotation"] = QuantizationAnnotation(
                     inputs, _annotated=True
                 )
+                few = few or (kind == "convolution" and _images(node) < FEW_IMAGES)
+        if few and client().device.name == "tpu":
+            warnings.warn(
+                f"convolutions of int8 with fewer than {FEW_IMAGES} images are slower than bfloat16's on "
+                'TPUs; `only=("linear", "matmul", "embedding")` leaves them as they are',
+                stacklevel=2,
+            )
         return model
 
     def validate(self, model: torch.fx.GraphModule) -> None:
@@ -89,6 +102,14 @@ class PjrtQuantizer:
 
     def prepare_obs_or_fq_callback(self, model: torch.fx.GraphModule, observers: Any) -> None:
         """Observers stay as they are."""
+
+
+def _images(node: Node) -> Any:
+    """How many a convolution of the example has."""
+    given = node.args[0]
+    assert isinstance(given, Node)
+    size = given.meta["val"].shape[0]
+    return size if isinstance(size, int) else FEW_IMAGES
 
 
 def _is_float(node: Node) -> bool:
