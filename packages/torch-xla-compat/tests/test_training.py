@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,24 @@ def test_a_loader_has_the_length_and_the_dataset_of_its_own() -> None:
     assert [batch[0].shape[0] for batch in loader] == [2, 2, 1]
     assert {batch[0].device.type for batch in loader} == {"pjrt"}
     assert len(list(MpDeviceLoader(SampleGenerator(torch.ones(2), 3), "xla"))) == 3
+
+
+class TellsItsEnd:
+    """A loader that says which batch is the last one, as Accelerate's."""
+
+    end_of_dataloader = False
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        self.end_of_dataloader = False
+        for i in range(4):
+            self.end_of_dataloader = i == 3
+            yield torch.full((2,), float(i))
+
+
+def test_a_loader_that_tells_its_end_is_not_read_in_advance() -> None:
+    loader = MpDeviceLoader(TellsItsEnd(), "xla")
+
+    assert [loader.end_of_dataloader for _ in loader] == [False, False, False, True]
 
 
 def test_mixed_precision_with_a_scaler_trains() -> None:

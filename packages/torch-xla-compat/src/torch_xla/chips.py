@@ -33,6 +33,11 @@ def real_devices() -> list[str]:
     return [f"{hardware()}:{chip.id}" for chip in extend.client().chips]
 
 
+def kind() -> str:
+    """The chip's name as its plugin gives it, `"TPU v5 lite"`."""
+    return extend.client().chip.device_kind
+
+
 def hardware() -> str:
     """The kind of hardware: `"TPU"`, `"CUDA"`, `"CPU"`, or the platform of the plugin, in capitals."""
     platform = extend.client().chip.platform.upper()

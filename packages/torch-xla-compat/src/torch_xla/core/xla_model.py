@@ -145,7 +145,7 @@ def xla_device_hw(device: Any) -> str:
 
 def xla_device_kind(device: Any = None) -> str:
     """The chip's name as its plugin gives it, `"TPU v5 lite"`."""
-    return torch.get_device_module("pjrt").get_device_name()
+    return chips.kind()
 
 
 def xla_replication_devices(local_devices: Sequence[Any] | None = None) -> list[str]:

@@ -20,6 +20,9 @@ class MpDeviceLoader:
                            dict of them by the keys of a batch.
     device_prefetch_size   how many batches are on the device in advance.
 
+    A loader that tells where it is, as Accelerate's does by `end_of_dataloader`, is not read in advance: its
+    word is about the batch that was received last.
+
     What else torch_xla's takes (threads, sizes of queues on the host) is accepted and not used.
     """
 
@@ -40,12 +43,9 @@ class MpDeviceLoader:
         self._prefetch = device_prefetch_size
 
     def __iter__(self) -> Iterator[Any]:
-        batches: Iterable[Any] = self._loader
-        if self._sharding is None:
-            batches = torch_pjrt.DeviceLoader(self._loader, self._device, prefetch=self._prefetch)
         count = 0
-        for batch in batches:
-            yield batch if self._sharding is None else self._sharded(batch)
+        for batch in self._batches():
+            yield batch
             count += 1
             if count % self._every == 0:
                 sync()
@@ -63,7 +63,12 @@ class MpDeviceLoader:
     def close(self) -> None:
         """Nothing: what the iteration started ends with it."""
 
-    def _sharded(self, batch: Any) -> Any:
+    def _batches(self) -> Iterable[Any]:
+        if self._sharding is not None or hasattr(self._loader, "end_of_dataloader"):
+            return map(self._placed, self._loader)
+        return torch_pjrt.DeviceLoader(self._loader, self._device, prefetch=self._prefetch)
+
+    def _placed(self, batch: Any) -> Any:
         if isinstance(self._sharding, dict):
             return send_cpu_data_to_device([batch], self._device, self._sharding)[0]
         return send_cpu_data_to_device(batch, self._device, self._sharding)
