@@ -289,6 +289,7 @@ def operator_table(only: list[str], everything: bool) -> None:
     print(
         f"\n{done} of {samples} samples ({of} of {operators} operators) are exported and equal.\n"
     )
+    print("Of what is drawn, or is as memory was, shapes and dtypes alone are compared.\n")
     if not failures:
         return
     print("| sample | why not |\n|---|---|")
