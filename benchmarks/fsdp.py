@@ -30,6 +30,10 @@ WAYS = (
     "fsdp, kept",
     "fsdp, remat",
     "fsdp, remat, rolled",
+    "fsdp, offload",
+    "fsdp, remat, offload",
+    "fsdp, remat, rolled, offload",
+    "fsdp, state offload",
     "hybrid",
     "2-d",
     "2-d, remat",
@@ -128,7 +132,7 @@ def spread(model: Any, way: str, mesh: Any) -> None:
     import torch
     from torch.distributed.fsdp import MixedPrecisionPolicy
 
-    from torch_pjrt_fsdp import fully_shard
+    from torch_pjrt_fsdp import HostOffload, fully_shard
     from torch_pjrt_spmd import mark_sharding
 
     half = MixedPrecisionPolicy(torch.bfloat16, torch.float32)
@@ -143,8 +147,16 @@ def spread(model: Any, way: str, mesh: Any) -> None:
         mark_sharding(model.tokens.weight, mesh, (None, "model"))
         mark_sharding(model.head.weight, mesh, ("model", None))
         mesh = mesh["fsdp"]
-    again = not way.endswith("kept")
-    fully_shard(model, mesh=mesh, wrap="layers.*[0-9]", reshard_after_forward=again, mp_policy=half)
+    all_of_it = not way.endswith("state offload")
+    offload = HostOffload(all_of_it, all_of_it) if way.endswith("offload") else None
+    fully_shard(
+        model,
+        mesh=mesh,
+        wrap="layers.*[0-9]",
+        reshard_after_forward=not way.endswith("kept"),
+        mp_policy=half,
+        offload_policy=offload,
+    )
 
 
 def measured(way: str, target: str | None, shape: Shape, sequences: int) -> dict[str, Any]:
@@ -189,6 +201,7 @@ def measured(way: str, target: str | None, shape: Shape, sequences: int) -> dict
             "arguments": found.argument_bytes,
             "between": found.temporary_bytes,
             "chip": found.memory_bytes,
+            "host": found.host_bytes,
             "collectives": dict(found.collectives),
         }
     else:

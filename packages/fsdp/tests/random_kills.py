@@ -32,40 +32,40 @@ KEEP = 2
 VICTIMS = ("trainer", "writer", "both")
 
 
-def state_of(step: int) -> dict[str, Any]:
+def state_of(step: int, n_elements: int) -> dict[str, Any]:
     """What a checkpoint of this step has."""
     return {
-        "x": torch.full((200_000,), float(step)),
+        "x": torch.full((n_elements,), float(step)),
         "y": [torch.arange(1000) * step, torch.full((3, 7), step)],
         "step": step,
     }
 
 
-def train(folder: str, said: int) -> None:
+def train(folder: str, said: int, n_elements: int) -> None:
     """Go on from the last checkpoint, save one after the other, and say which are complete."""
     manager = CheckpointManager(folder, keep=KEEP, random=False, preemption=None)
-    step = manager.restore_latest(state_of(0))
+    step = manager.restore_latest(state_of(0, n_elements))
     while True:
         step += 1
         with contextlib.suppress(CheckpointError):  # the writing process was killed
-            manager.save(step, state_of(step))
+            manager.save(step, state_of(step, n_elements))
             manager.wait()
             os.write(said, f"{step}\n".encode())
 
 
-def check(folder: str) -> list[int]:
+def check(folder: str, n_elements: int) -> list[int]:
     """The steps that are offered, each of which is what was saved."""
     manager = CheckpointManager(folder)
     steps = manager.steps()
     for step in steps:
-        state = state_of(0)
+        state = state_of(0, n_elements)
         try:
             load_checkpoint(state, manager.path(step))
         except CheckpointError:
             if step in manager.steps():  # else a writing process that goes on has removed it
                 raise
             continue
-        wanted = state_of(step)
+        wanted = state_of(step, n_elements)
         assert state["step"] == step
         assert torch.equal(state["x"], wanted["x"])
         assert all(map(torch.equal, state["y"], wanted["y"]))
@@ -84,14 +84,16 @@ def kill(number: int) -> None:
         os.kill(number, signal.SIGKILL)
 
 
-def one_kill(folder: str, draw: random.Random, most_s: float) -> tuple[str, list[int], bool]:
+def one_kill(
+    folder: str, draw: random.Random, most_s: float, n_elements: int
+) -> tuple[str, list[int], bool]:
     """Who was killed, which steps were said to be complete, and whether something was being written."""
     heard, said = os.pipe()
     trainer = os.fork()
     if not trainer:
         os.close(heard)
         try:
-            train(folder, said)
+            train(folder, said, n_elements)
         finally:
             os._exit(1)
     os.close(said)
@@ -122,6 +124,7 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--kills", type=int, default=1000)
     parser.add_argument("--most", type=float, default=0.1, help="seconds from a save to a kill")
+    parser.add_argument("--elements", type=int, default=200_000, help="of the largest tensor")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     draw = random.Random(arguments.seed)
@@ -132,8 +135,10 @@ def main() -> int:
     last = -1
     with tempfile.TemporaryDirectory() as folder:
         for n in range(arguments.kills):
-            victim, complete, was_writing = one_kill(folder, draw, arguments.most)
-            steps = check(folder)
+            victim, complete, was_writing = one_kill(
+                folder, draw, arguments.most, arguments.elements
+            )
+            steps = check(folder, arguments.elements)
             last = max([last, *complete])
             assert last <= max(steps, default=-1), f"{last} is lost: {steps}"
             assert len(steps) >= min(KEEP, len(complete)), f"{steps} after {complete}"

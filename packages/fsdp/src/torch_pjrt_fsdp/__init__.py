@@ -4,6 +4,7 @@ Models in parts, by annotations (`torch_pjrt_spmd`): one process drives all chip
 
     fully_shard         parameters, gradients and optimizer state in parts over a mesh; FSDPModule: what a
                         module that was given to it is; register_fsdp_forward_method: other methods of it
+    HostOffload         which of these lie in the host's memory
     FullyShardedDataParallel    the same as a module around a model, with PyTorch's older names
     summon_full_params  a block of code in which each chip has all of a module's parameters
     size_based_auto_wrap_policy     which modules are blocks, by their size; lambda_auto_wrap_policy, by a
@@ -33,6 +34,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from torch_pjrt_fsdp.annotated.offloading import HostOffload
     from torch_pjrt_fsdp.annotated.policies import (
         lambda_auto_wrap_policy,
         size_based_auto_wrap_policy,
@@ -71,6 +73,7 @@ __all__ = [
     "FullyShardedDataParallel",
     "GlobalBatchSampler",
     "GlobalStream",
+    "HostOffload",
     "Permutation",
     "RandomState",
     "RayRows",
@@ -92,6 +95,7 @@ __all__ = [
 
 # Names by the modules that they are in, which are loaded on first use.
 _WHERE: dict[str, str] = {
+    "annotated.offloading": "HostOffload",
     "annotated.policies": "lambda_auto_wrap_policy size_based_auto_wrap_policy transformer_auto_wrap_policy",
     "annotated.sharding": "FSDPModule fully_shard register_fsdp_forward_method summon_full_params",
     "annotated.wrapper": "FullyShardedDataParallel",

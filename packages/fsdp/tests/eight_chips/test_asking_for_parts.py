@@ -8,10 +8,10 @@ import pytest
 import torch
 from learner import Block, Gpt
 from torch import nn
-from torch.distributed.fsdp import CPUOffload, CPUOffloadPolicy, ShardingStrategy
+from torch.distributed.fsdp import ShardingStrategy
 from torch.distributed.tensor import Shard
 
-from torch_pjrt.errors import SettingError, UnsupportedError
+from torch_pjrt.errors import SettingError
 from torch_pjrt_fsdp import FSDPModule, FullyShardedDataParallel, fully_shard, summon_full_params
 from torch_pjrt_spmd import Mesh, ShardingError, local_shards, sharding_of
 
@@ -32,8 +32,6 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "an axis":             ({"shard_axes": "model"}, ShardingError, "lacks axes"),
     "an axis twice":       ({"shard_axes": "fsdp", "replicate_axes": "fsdp"}, ShardingError, "one use"),
     "a precision":         ({"mp_policy": torch.bfloat16}, SettingError, "no policy of mixed"),
-    "offloading":          ({"offload_policy": CPUOffloadPolicy()}, UnsupportedError, "host's memory"),
-    "offloading, older":   ({"offload_policy": CPUOffload(True)}, UnsupportedError, "host's memory"),
     "a dim":               ({"shard_placement_fn": lambda p: Shard(3)}, ShardingError, "along dim 3"),
 }  # fmt: skip
 

@@ -24,7 +24,7 @@ def install() -> None:
 
     @wraps(original)
     def process(param: torch.Tensor, value: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        how = marks.mark_of(param) if is_pjrt(param) and value.device.type == "cpu" else None
+        how = marks.state_of(param) if is_pjrt(param) and value.device.type == "cpu" else None
         if how is None or value.shape != param.shape or not value.dim():
             return original(param, value, *args, **kwargs)
         dtype = param.dtype if param.is_floating_point() else value.dtype

@@ -21,6 +21,7 @@ from torch_pjrt.extend import (
 )
 from torch_pjrt_spmd import marks, partitioner
 from torch_pjrt_spmd.any_mesh import as_mesh
+from torch_pjrt_spmd.memory_kinds import check_memory
 from torch_pjrt_spmd.mesh import Mesh
 from torch_pjrt_spmd.placements import spec_of_placements
 from torch_pjrt_spmd.sharding import sharding_of
@@ -37,7 +38,11 @@ if TYPE_CHECKING:
 
 
 def mark_sharding(
-    tensor: torch.Tensor, mesh: AnyMesh, spec: Spec | Sequence[Placement]
+    tensor: torch.Tensor,
+    mesh: AnyMesh,
+    spec: Spec | Sequence[Placement],
+    *,
+    memory_kind: str | None = None,
 ) -> torch.Tensor:
     """Spread a tensor over a mesh: its memory, and the work of what is computed with it.
 
@@ -45,6 +50,8 @@ def mark_sharding(
     mesh    a `Mesh`, PyTorch's `DeviceMesh`, JAX's mesh, or some axes of one: `mesh["model"]`.
     spec    for each dim the name of a mesh axis, a tuple of names, or None: each chip has all of it. Or
             PyTorch's `Shard(dim)` or `Replicate()` for each axis.
+    memory_kind  "pinned_host": in the host's memory. A program that reads it brings it to the chips, each
+            reader for itself; one that writes to it takes it back. None: in the chips' memory.
 
     Returns the tensor. Its values do not change, and those of what is computed with it only as sums in
     another order do. What is on the device is moved now; what is pending is computed there. In-place
@@ -55,7 +62,8 @@ def mark_sharding(
     pending and unmarked lies along them as XLA decides.
 
     Raises `ShardingError` for an axis that the mesh lacks or that is used twice, too many entries, and a
-    dim that its chips do not divide; `TypeError` for what is no tensor of the device.
+    dim that its chips do not divide; `TypeError` for what is no tensor of the device; `UnsupportedError` for
+    memory that the chips lack, and for an activation in the host's memory.
 
         mark_sharding(w, Mesh((2, 4), ("data", "model")), (None, "model"))
     """
@@ -63,14 +71,16 @@ def mark_sharding(
     if not isinstance(tensor, torch.Tensor):
         check_on_device(tensor)
     entries = checked(tensor.shape, mesh, spec_of_placements(spec, mesh, tensor.dim()))
+    if memory_kind is not None:
+        check_memory(mesh.root, memory_kind, tensor)
     if torch.compiler.is_compiling():
         return annotated(tensor, mesh, entries)
     if mesh.root.target not in (None, marks.target()):
-        return _noted(tensor, mesh, entries)
+        return _noted(tensor, mesh, entries, memory_kind)
     check_on_device(tensor)
     partitioner.take_over()
     whole = _whole_spec(tensor, mesh, entries)
-    how = None if whole is None else marks.asked(*mesh.root.written(), whole)
+    how = None if whole is None else _in(memory_kind, marks.asked(*mesh.root.written(), whole))
 
     def as_marked(x: torch.Tensor) -> torch.Tensor:
         return annotated(x, mesh, entries) if whole is None else annotated(x, mesh.root, whole)
@@ -93,11 +103,21 @@ def mark_sharding(
     return tensor
 
 
-def _noted(tensor: torch.Tensor, mesh: Mesh | SubMesh, entries: tuple[Entry, ...]) -> torch.Tensor:
+def _in(memory_kind: str | None, how: NamedSharding) -> NamedSharding:
+    return how if memory_kind is None else how.with_memory_kind(memory_kind)
+
+
+def _noted(
+    tensor: torch.Tensor,
+    mesh: Mesh | SubMesh,
+    entries: tuple[Entry, ...],
+    memory_kind: str | None = None,
+) -> torch.Tensor:
     """The tensor, of any device, marked for a target's chips: nothing of it moves."""
     partitioner.take_over()
     before = marks.mark_for(tensor, mesh.root.target)
-    how = marks.sharding(*mesh.root.written(), _joined(before, mesh, entries, tensor))
+    written = mesh.root.written()
+    how = _in(memory_kind, marks.sharding(*written, _joined(before, mesh, entries, tensor)))
     marks.mark(tensor, how, mesh.root.target)
     return tensor
 
@@ -177,12 +197,17 @@ def shard_as(tensor: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
 
 
 def distribute_tensor(
-    tensor: torch.Tensor, mesh: AnyMesh, placements: Sequence[Placement] | Spec
+    tensor: torch.Tensor,
+    mesh: AnyMesh,
+    placements: Sequence[Placement] | Spec,
+    *,
+    memory_kind: str | None = None,
 ) -> torch.Tensor:
     """A tensor of the device with the content of one of the host, of which each chip gets its own part.
 
     tensor      on the CPU; one of the device is marked, as by `mark_sharding`.
     placements  PyTorch's `Shard(dim)` or `Replicate()` for each axis of the mesh, or a spec.
+    memory_kind  as `mark_sharding` takes it.
 
     The device never has the whole of it in one place. `requires_grad` is kept; the result is a leaf.
     Raises as `mark_sharding` does; `ShardingError` for a `Partial` placement, which no tensor starts with.
@@ -191,12 +216,14 @@ def distribute_tensor(
     """
     mesh = as_mesh(mesh)
     if is_pjrt(tensor):
-        return mark_sharding(tensor, mesh, placements)
+        return mark_sharding(tensor, mesh, placements, memory_kind=memory_kind)
     entries = checked(tensor.shape, mesh, spec_of_placements(placements, mesh, tensor.dim()))
+    if memory_kind is not None:
+        check_memory(mesh.root, memory_kind, tensor)
     if mesh.root.target is not None:
-        return _noted(tensor, mesh, entries)
+        return _noted(tensor, mesh, entries, memory_kind)
     partitioner.take_over()
-    how = marks.sharding(*mesh.root.written(), entries)
+    how = _in(memory_kind, marks.sharding(*mesh.root.written(), entries))
     value = upload(tensor, sharding=how)
     result = wrap_sized(value, value.spec)
     result.requires_grad_(tensor.requires_grad)

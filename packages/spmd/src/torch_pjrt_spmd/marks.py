@@ -26,9 +26,11 @@ from torch.utils.weak import WeakTensorKeyDictionary
 import torch_pjrt
 from torch_pjrt.extend import (
     Buffer,
+    Value,
     buffer_of,
     define_annotation,
     is_pjrt,
+    placed,
     value_of,
 )
 from torch_pjrt_spmd.mesh import Mesh
@@ -62,7 +64,7 @@ class _Marks:
     buffers   how each is to lie.
     leaves    those whose gradients lie as they do, once they have some.
     hosts     tensors that are not the device's, which stand for some that are.
-    gradients of leaves, where they lie otherwise than these.
+    gradients of leaves, where they lie otherwise than these. states: what optimizers keep of them, likewise.
     passes    of models: what marks values of their programs.
     """
 
@@ -71,6 +73,7 @@ class _Marks:
         self.leaves: Any = WeakTensorKeyDictionary()
         self.hosts: Any = WeakTensorKeyDictionary()
         self.gradients: Any = WeakTensorKeyDictionary()
+        self.states: Any = WeakTensorKeyDictionary()
         self.passes: weakref.WeakKeyDictionary[Any, _OnMesh] = weakref.WeakKeyDictionary()
 
 
@@ -130,7 +133,7 @@ def there(how: NamedSharding | None) -> NamedSharding | None:
 
     assert isinstance(how.mesh, jax.sharding.Mesh)
     mesh = Mesh(how.mesh.devices.shape, how.mesh.axis_names, target=_ahead.target)
-    return jax.sharding.NamedSharding(mesh.jax_mesh, how.spec)
+    return jax.sharding.NamedSharding(mesh.jax_mesh, how.spec, memory_kind=how.memory_kind)
 
 
 def asked(
@@ -221,6 +224,19 @@ def mark_gradient(tensor: torch.Tensor, how: NamedSharding, target: str | None =
     _by_target[target].gradients[tensor] = how
 
 
+def mark_state(tensor: torch.Tensor, how: NamedSharding, target: str | None = None) -> None:
+    """Have what optimizers keep of a leaf lie like this, and not as the leaf does."""
+    _by_target[target].states[tensor] = how
+
+
+def state_of(tensor: torch.Tensor) -> NamedSharding | None:
+    """How what an optimizer keeps of a tensor is to lie."""
+    found = _by_target[_ahead.target].states.get(tensor) or there(
+        _by_target[None].states.get(tensor)
+    )
+    return found or mark_of(tensor)
+
+
 def mark_programs(of: Any, added: Pass, mesh: Mesh) -> None:
     """Have a pass run on programs on the chips of a mesh, as long as an object is there; one of each."""
     _by_target[mesh.target].passes[of] = _OnMesh(added, frozenset(mesh.jax_mesh.devices.flat))
@@ -232,7 +248,10 @@ def passes_for(inputs: Sequence[Any]) -> Sequence[Pass]:
     if not known:
         return ()
     chips = next((s.device_set for s in inputs if len(s.device_set) > 1), None)
-    return [] if chips is None else [p.added for p in list(known.values()) if p.chips == chips]
+    if chips is None:
+        return ()
+    # Several models may ask for one pass.
+    return list(dict.fromkeys([p.added for p in list(known.values()) if p.chips == chips]))
 
 
 def unmark(tensor: torch.Tensor) -> None:
@@ -241,6 +260,7 @@ def unmark(tensor: torch.Tensor) -> None:
         marks.buffers.pop(buffer_of(tensor), None)
         marks.leaves.pop(tensor, None)
         marks.gradients.pop(tensor, None)
+        marks.states.pop(tensor, None)
 
 
 def mark_of(tensor: torch.Tensor) -> NamedSharding | None:
@@ -342,7 +362,23 @@ def follow_optimizers() -> None:
     from torch_pjrt_spmd.loaded_states import install  # imports what uses this
 
     install()
-    register_optimizer_step_pre_hook(lambda optimizer, args, kwargs: _optimizers.add(optimizer))
+    register_optimizer_step_pre_hook(_before_step)
+
+
+def _before_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    _optimizers.add(optimizer)
+    known = _by_target[None].states
+    if not known or _ahead.target is not None:
+        return
+    for parameter, state in list(optimizer.state.items()):
+        how = known.get(parameter)
+        for tensor in () if how is None else list(state.values()):
+            for value, lies in _pin(tensor, parameter, how):
+                # It may have been made before the parameter was marked.
+                if value.array is None or value.array.sharding.memory_kind == lies.memory_kind:
+                    continue
+                array = placed(value.array, lies)
+                buffer_of(tensor).value = Value.of_array(value.spec, array)
 
 
 def optimizers() -> list[torch.optim.Optimizer]:
@@ -363,8 +399,10 @@ def _states() -> Iterator[tuple[Any, NamedSharding]]:
             how = _of_parameter(parameter) if isinstance(parameter, torch.Tensor) else None
             if how is None:
                 continue
-            for tensor in (parameter.grad, *state.values()):
-                yield from _pin(tensor, parameter, how)
+            yield from _pin(parameter.grad, parameter, how)
+            of_state = state_of(parameter) or how
+            for tensor in state.values():
+                yield from _pin(tensor, parameter, of_state)
 
 
 def _of_parameter(parameter: torch.Tensor) -> NamedSharding | None:

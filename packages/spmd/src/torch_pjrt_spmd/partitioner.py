@@ -22,6 +22,7 @@ from torch_pjrt.extend import (
     set_partitioner,
 )
 from torch_pjrt_spmd import asked, marks, roles
+from torch_pjrt_spmd.memory_kinds import HOST
 
 if TYPE_CHECKING:
     import jax
@@ -128,7 +129,7 @@ class _Partitioner:
         if default is None and all(len(s.device_set) == 1 for s in inputs):
             return None
         return [
-            annotated.get(number)
+            _in_memory_of(pinned.get(id(output.value)), annotated.get(number))
             or pinned.get(id(output.value))
             or output.replaces
             or (None if inputs else default)
@@ -177,6 +178,15 @@ class _Partitioner:
         return (
             f"{mesh.axis_names} {mesh.devices.shape} {chips} {sharding.spec} {sharding.memory_kind}"
         )
+
+
+def _in_memory_of(
+    pinned: jax.sharding.NamedSharding | None, annotated: jax.sharding.NamedSharding | None
+) -> jax.sharding.NamedSharding | None:
+    """As was annotated, but in the memory that the tensor it belongs to was marked with."""
+    if annotated is None or pinned is None or pinned.memory_kind != HOST:
+        return annotated
+    return annotated.with_memory_kind(pinned.memory_kind)
 
 
 def _as_it_is(array: Any) -> Any:

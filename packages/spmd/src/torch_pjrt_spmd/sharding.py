@@ -10,6 +10,7 @@ import torch
 
 from torch_pjrt import to_jax
 from torch_pjrt.errors import SettingError
+from torch_pjrt_spmd.memory_kinds import HOST
 from torch_pjrt_spmd.mesh import Mesh
 from torch_pjrt_spmd.partitioner import mesh_of
 from torch_pjrt_spmd.picture import Part, svg
@@ -25,10 +26,12 @@ class TensorSharding:
     """How a tensor lies on a mesh.
 
     spec  for each dim an axis, a tuple of axes, or None.
+    memory_kind    "pinned_host" for what lies in the host's memory; None: in the chips'.
     """
 
     mesh: Mesh
     spec: tuple[Entry, ...]
+    memory_kind: str | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +63,8 @@ def sharding_of(tensor: torch.Tensor) -> TensorSharding | None:
         raise ShardingError("XLA has spread a tensor as no spec says.", saw=repr(found))
     assert isinstance(found, jax.sharding.NamedSharding)
     spec = tuple(found.spec) + (None,) * (tensor.dim() - len(found.spec))
-    return TensorSharding(Mesh.from_jax(mesh), spec)
+    kind = HOST if found.memory_kind == HOST else None
+    return TensorSharding(Mesh.from_jax(mesh), spec, kind)
 
 
 def local_shards(tensor: torch.Tensor) -> list[LocalShard]:

@@ -89,7 +89,8 @@ def _lowered(there: Client, ahead: RecordedStep, graph: Graph, layout: Layout) -
     graph, boundary = with_stacks(
         run_passes(partition.with_own(there.passes, layout.inputs), graph), pairs
     )
-    function = function_of(graph, there.lowerings, plan, len(tape.draws))
+    results = through(boundary, layout.results)
+    function = function_of(graph, there.lowerings, plan, len(tape.draws), results)
 
     def argument(position: Position) -> Any:
         if isinstance(position, int):
@@ -103,7 +104,6 @@ def _lowered(there: Client, ahead: RecordedStep, graph: Graph, layout: Layout) -
         jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=True, sharding=layout.whole)
         for a in plan.arguments(tape)
     ]
-    results = through(boundary, layout.results)
     jitted = jax.jit(
         function,
         donate_argnums=boundary.donated,
@@ -169,6 +169,7 @@ def _described(
         compiled,
         text,
         fault,
+        getattr(memory, "host_argument_size_in_bytes", 0),
     )
     limit = device.target_memory_bytes(target)
     if limit is not None and found.memory_bytes > limit:

@@ -32,6 +32,8 @@ class CompiledFor(Shown):
     collectives     by XLA's name: how many there are in the program, and the bytes that they make.
     unreadable      why the compiled program cannot be read, or None: a compiler's program may have what
                     JAX's XLA does not know. Then `collectives` is empty, and `text()` raises that error.
+    host_bytes      inputs that lie in the host's memory, where a package has some lie there. In
+                    `argument_bytes` and `memory_bytes` they are not.
     n_operators     of PyTorch, as recorded.
     """
 
@@ -50,6 +52,7 @@ class CompiledFor(Shown):
     compiled: Any = field(repr=False)
     stablehlo: str = field(repr=False)
     unreadable: str | None = None
+    host_bytes: int = 0
 
     @property
     def memory_bytes(self) -> int:
@@ -70,6 +73,7 @@ class CompiledFor(Shown):
             ("    results in places of their own", readable(self.output_bytes - self.reused_bytes)),
             ("    between", readable(self.temporary_bytes)),
             ("    program", readable(self.code_bytes)),
+            *([("in the host's memory", readable(self.host_bytes))] if self.host_bytes else []),
             ("flops", "unknown" if self.flops is None else f"{self.flops:,}"),
             ("accessed", readable(self.accessed_bytes) if self.accessed_bytes else "unknown"),
         ]

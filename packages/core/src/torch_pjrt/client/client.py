@@ -74,10 +74,13 @@ class Client:
                 return own_parts(array, where)
             return jax.device_put(array, where)
 
-    def put_on_each(self, array: np.ndarray, chips: Sequence[Any]) -> list[jax.Array]:
-        """`array` on each of some chips, as `put` does it."""
+    def put_on_each(
+        self, array: np.ndarray, chips: Sequence[Any], memory_kind: str | None = None
+    ) -> list[jax.Array]:
+        """`array` on each of some chips, as `put` does it, in memory of some kind, by JAX's name."""
+        one = jax.sharding.SingleDeviceSharding
         with dtypes.x64(), telling_of_exhaustion(f"uploading {array.nbytes} bytes"):
-            return [jax.device_put(array, chip) for chip in chips]
+            return [jax.device_put(array, one(chip, memory_kind=memory_kind)) for chip in chips]
 
     def place(self) -> Any:
         """Where an array goes that nobody has placed: a sharding, or the chip."""

@@ -9,13 +9,14 @@ import jax
 
 from torch_pjrt.client.client import client
 from torch_pjrt.client.failed import has_failed, is_there
+from torch_pjrt.lowering.host_memory import lies_on_host
 
 
 def live_parts() -> Iterator[tuple[jax.Array, int, int]]:
     """Each array, the number of a chip that has a part of it, and the bytes there; shared memory once.
 
     A chip's memory that several arrays share is the first one's: of arrays on several chips JAX knows the
-    parts as arrays, too. What failed has none.
+    parts as arrays, too. What failed has none, and what lies in the host's memory none on a chip.
     """
     numbers = {chip: number for number, chip in enumerate(client().chips)}
     arrays = [a for a in client().chip.client.live_arrays() if not a.is_deleted()]
@@ -23,7 +24,9 @@ def live_parts() -> Iterator[tuple[jax.Array, int, int]]:
         arrays.sort(key=lambda array: -len(array.sharding.device_set))
     seen: set[Any] = set()
     for array in arrays:
-        if numbers.keys().isdisjoint(array.sharding.device_set) or has_failed(array):
+        if lies_on_host(array.sharding) or numbers.keys().isdisjoint(array.sharding.device_set):
+            continue
+        if has_failed(array):
             continue
         try:
             parts = [

@@ -19,6 +19,7 @@ from jax import lax
 from torch_pjrt import dtypes
 from torch_pjrt.client.client import telling_of_exhaustion
 from torch_pjrt.client.shardings import element_of, stack_of
+from torch_pjrt.lowering.host_memory import on_chip, on_chips
 from torch_pjrt.observe.counters import counters
 from torch_pjrt.references import counts
 
@@ -213,11 +214,11 @@ def _element(stack: jax.Array, index: int) -> jax.Array:
 
 
 def _stack(arrays: Sequence[jax.Array]) -> jax.Array:
-    return jnp.stack(arrays)
+    return jnp.stack(on_chips(arrays))
 
 
 def _one_of(stack: jax.Array, index: int) -> jax.Array:
-    return lax.dynamic_index_in_dim(stack, index, keepdims=False)
+    return on_chip(lax.dynamic_index_in_dim(stack, index, keepdims=False))
 
 
 @functools.lru_cache(maxsize=256)

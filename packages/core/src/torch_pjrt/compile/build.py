@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +35,7 @@ from torch_pjrt.graph.signature import (
 from torch_pjrt.graph.stacks import ELEMENTS, STACK
 from torch_pjrt.graph.tensor_spec import TensorSpec
 from torch_pjrt.lowering import bounds, complex32, window
+from torch_pjrt.lowering.host_memory import Sharding, lies_on_host, on_chips
 from torch_pjrt.lowering.slice import added_at
 from torch_pjrt.lowering.table import Lowering, LoweringTable
 from torch_pjrt.observe.lines import are_in_programs
@@ -57,17 +59,27 @@ INTERNAL = {
 
 
 def function_of(
-    graph: Graph, table: LoweringTable, plan: NumberPlan, n_seedings: int
+    graph: Graph,
+    table: LoweringTable,
+    plan: NumberPlan,
+    n_seedings: int,
+    results: Sequence[Sharding | None] | None = None,
 ) -> Callable[..., tuple[Array, ...]]:
     """The function `f(*inputs, [ints], [floats]) -> outputs` that XLA compiles.
 
     `ints` holds the seedings (seed, offset each) and then the changing ints; `floats` the changing floats.
-    Both are weakly typed, so that an element of them promotes as a Python number does.
+    Both are weakly typed, so that an element of them promotes as a Python number does. `results` says how the
+    outputs are to lie, where that is known: what goes to the host's memory goes there as soon as it is made.
     """
     int_positions = {int(n): words_of_a_seeding() * n_seedings + i for i, n in enumerate(plan.ints)}
     float_positions = {int(n): i for i, n in enumerate(plan.floats)}
     n_inputs = len(graph.inputs)
     precision = in_force()
+    to_host = {
+        v: how
+        for v, how in zip(graph.outputs, results or (), strict=bool(results))
+        if how is not None and lies_on_host(how)
+    }
 
     def step(*arguments: Array) -> tuple[Array, ...]:
         rest = list(arguments[n_inputs:])
@@ -99,7 +111,8 @@ def function_of(
             assert ints is not None
             return _key(ints, draw.seeding, draw.index)
 
-        return evaluate(graph, arguments[:n_inputs], Scope(table, precision, number, numbers, key))
+        scope = Scope(table, precision, number, numbers, key, to_host)
+        return evaluate(graph, arguments[:n_inputs], scope)
 
     return step
 
@@ -122,16 +135,18 @@ def _results(node: Node, inputs: list[Array], scope: Scope) -> Sequence[Array]:
     def number(slot: NumberSlot) -> Any:
         return scope.number(node.numbers[slot.index])
 
+    if node.op is ELEMENTS:
+        return elements(inputs[0], node.signature.args[1])
+    if isinstance(node.op, LoopOp):
+        to_host = [scope.to_host.get(v) for v in node.outputs]
+        return run_loop(node.op, inputs, replace(scope, to_host={}), evaluate, to_host)
+    inputs = on_chips(inputs)
     internal = INTERNAL.get(node.op)
     if internal is not None:
         slots = [s for s in node.signature.args if isinstance(s, NumberSlot)]
         return (internal(node, *inputs, *map(number, slots)),)
     if isinstance(node.op, FunctionOp):
         return node.op(*inputs)
-    if node.op is ELEMENTS:
-        return elements(inputs[0], node.signature.args[1])
-    if isinstance(node.op, LoopOp):
-        return run_loop(node.op, inputs, scope, evaluate)
     key = scope.key(node.draw) if node.signature.random and node.draw is not None else None
     with precision_of(node, scope.precision):
         return apply(node, inputs, scope.table, number, key)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
 import numpy as np
 from jax import lax
 
+from torch_pjrt.client.shardings import element_of
 from torch_pjrt.graph.graph import Draw, Graph, Number
 from torch_pjrt.graph.loop import LoopOp
+from torch_pjrt.lowering.host_memory import Sharding, as_asked, is_on_host, on_chips
 from torch_pjrt.lowering.table import LoweringTable
 
 Array = jax.Array
@@ -24,6 +26,7 @@ class Scope:
     number    a Python number of a call, or the weakly typed tracer that stands for it.
     numbers   several of one kind, as a weakly typed array.
     key       the PRNG key of a draw.
+    to_host   of values that are results and go to the host's memory how they lie there.
     """
 
     table: LoweringTable
@@ -31,19 +34,28 @@ class Scope:
     number: Callable[[Number], Any]
     numbers: Callable[[Sequence[Number]], Array]
     key: Callable[[Draw], Array]
+    to_host: Mapping[int, Sharding] = field(default_factory=dict)
 
 
 Evaluate = Callable[[Graph, Sequence[Array], Scope], tuple[Array, ...]]
 
 
 def run_loop(
-    op: LoopOp, inputs: Sequence[Array], scope: Scope, evaluate: Evaluate
+    op: LoopOp,
+    inputs: Sequence[Array],
+    scope: Scope,
+    evaluate: Evaluate,
+    to_host: Sequence[Sharding | None] = (),
 ) -> Sequence[Array]:
-    """The loop's results; `evaluate` gives those of one iteration."""
+    """The loop's results; `evaluate` gives those of one iteration.
+
+    Stacks in the host's memory stay there: each iteration brings its elements to the chip, and takes its
+    results there that are to go there (`to_host`, how each of the results lies there, or None).
+    """
     n_before = len(inputs) - op.n_xs
     carried, same, stacks = (
-        inputs[: op.n_carried],
-        inputs[op.n_carried : n_before],
+        on_chips(inputs[: op.n_carried]),
+        on_chips(inputs[op.n_carried : n_before]),
         inputs[n_before:],
     )
     way = -1 if op.reverse else 1
@@ -64,10 +76,14 @@ def run_loop(
         results = evaluate(
             op.body, (*carry, *same, *elements), replace(scope, number=number, key=key)
         )
-        return results[: op.n_carried], results[op.n_carried :]
+        made = [
+            as_asked(x, None if how is None else element_of(how))
+            for x, how in zip(results, to_host or [None] * len(results), strict=True)
+        ]
+        return tuple(on_chips(results[: op.n_carried])), tuple(made[op.n_carried :])
 
     each = (tuple(stacks), draws, numbers)
-    if op.vectorized:
+    if op.vectorized and not any(map(is_on_host, stacks)):
         return jax.vmap(lambda *one: iteration((), one)[1], axis_size=op.trip_count)(*each)
     final, collected = lax.scan(
         iteration,

@@ -414,9 +414,9 @@ def _compile(
         run_passes(partition.with_own(client().passes, shardings), recorded), pairs
     )
     dump = begin_dump(recorded, graph)
-    function = function_of(graph, client().lowerings, plan, len(tape.draws))
-    arguments = _shapes_of_stacks(boundary, shapes_of_arguments(tape, plan))
     where = through(boundary, given)
+    function = function_of(graph, client().lowerings, plan, len(tape.draws), where)
+    arguments = _shapes_of_stacks(boundary, shapes_of_arguments(tape, plan))
     if (joint := tape.joint) is not None:
         function, where = joint.mapped(function), joint.sharding
         arguments = [argument.update(sharding=where) for argument in arguments]

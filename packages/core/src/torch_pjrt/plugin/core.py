@@ -45,4 +45,5 @@ def torch_pjrt_foreign_calls() -> Sequence[ForeignCalls]:
     """What XLA itself makes of these, on any device, while it compiles."""
     from torch_pjrt.plugin.foreign_calls import ForeignCalls
 
-    return [ForeignCalls(("AllocateBuffer", "LayoutConstraint", "Sharding"))]
+    names = ("AllocateBuffer", "LayoutConstraint", "Sharding", "annotate_device_placement")
+    return [ForeignCalls(names)]

@@ -19,7 +19,7 @@ from torch_pjrt.extend import is_pjrt
 from torch_pjrt_fsdp.annotated.axes import Axes
 from torch_pjrt_fsdp.annotated.gathering import Lying, Resharding, gathered, in_backward
 from torch_pjrt_fsdp.annotated.precision import Precision
-from torch_pjrt_spmd import distribute_tensor, mark_sharding, marks, redistribute
+from torch_pjrt_spmd import Mesh, distribute_tensor, mark_sharding, marks, redistribute
 
 # Where a module's block is found.
 ATTRIBUTE = "_torch_pjrt_fsdp_block"
@@ -71,8 +71,7 @@ class Block:
         for owned in self.owned:
             p = owned.now()
             if p is not None and p.device.type != "meta":
-                spec = () if owned.lying is None else owned.lying.spec
-                _place(owned, p, self.axes, spec, placed)
+                _place(owned, p, self.axes.mesh, placed)
 
     # --- forward
 
@@ -179,19 +178,20 @@ def _is_spread(x: torch.Tensor) -> bool:
     return how is not None and any(how.spec)
 
 
-def _place(
-    owned: Owned, p: nn.Parameter, axes: Axes, spec: Any, placed: dict[int, nn.Parameter]
-) -> None:
-    mesh = axes.mesh
+def _place(owned: Owned, p: nn.Parameter, mesh: Mesh, placed: dict[int, nn.Parameter]) -> None:
+    lying = owned.lying
+    spec, kind = ((), None) if lying is None else (lying.spec, lying.memory_kind)
     if mesh.target is None and p.device.type == "cpu":
         new = placed.get(id(p))
         if new is None:
-            on_mesh = distribute_tensor(p.detach(), mesh, spec)
+            on_mesh = distribute_tensor(p.detach(), mesh, spec, memory_kind=kind)
             new = placed[id(p)] = nn.Parameter(on_mesh, requires_grad=p.requires_grad)
             if p.grad is not None:
                 new.grad = distribute_tensor(p.grad, mesh, spec)
         owned.module._parameters[owned.name] = p = new
-    mark_sharding(p, mesh, spec)
+    mark_sharding(p, mesh, spec, memory_kind=kind)
+    if lying is not None and lying.offload.any:
+        lying.offload.mark(p, mesh, spec)
 
 
 def block_of(module: nn.Module) -> Block | None:

@@ -25,7 +25,9 @@ from torch_pjrt.extend import (
     spec_and_offset,
 )
 from torch_pjrt_fsdp.annotated.axes import Axes
+from torch_pjrt_fsdp.annotated.offloading import NOTHING, HostOffload
 from torch_pjrt_spmd import marks
+from torch_pjrt_spmd.memory_kinds import HOST
 
 # A parameter before it is gathered; its gradient, that is to lie as it does. Arguments: a mesh, a spec, the
 # axes that batches are spread along, the dtype that gradients are added up in or None.
@@ -57,12 +59,19 @@ class Lying:
 
     spec    of its parts, on all axes of the mesh.
     dtype   that it is gathered in; None: its own. reduce_dtype: that its gradients are added up in.
+    offload what of it lies in the host's memory.
     """
 
     axes: Axes
     spec: tuple[Any, ...]
     dtype: torch.dtype | None = None
     reduce_dtype: torch.dtype | None = None
+    offload: HostOffload = NOTHING
+
+    @property
+    def memory_kind(self) -> str | None:
+        """The memory that the parameter lies in; None: the chips'."""
+        return HOST if self.offload.parameters else None
 
     def gathered(self, p: torch.Tensor, again: bool) -> torch.Tensor:
         """The parameter, whole along the axes it is spread along, for computation."""

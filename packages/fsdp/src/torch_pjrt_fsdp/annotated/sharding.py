@@ -27,10 +27,12 @@ from torch_pjrt_fsdp.annotated.blocks import (
 )
 from torch_pjrt_fsdp.annotated.gathering import Lying
 from torch_pjrt_fsdp.annotated.in_graphs import gather_in_graphs
+from torch_pjrt_fsdp.annotated.offloading import NOTHING, HostOffload, Offloaded, offload_of
 from torch_pjrt_fsdp.annotated.policies import blocks_of
 from torch_pjrt_fsdp.annotated.precision import Precision, precision_of
 from torch_pjrt_spmd import ShardingError, mark_sharding, marks
 from torch_pjrt_spmd.distributing import parameters_stay_tied
+from torch_pjrt_spmd.memory_kinds import HOST
 
 if TYPE_CHECKING:
     from torch_pjrt_spmd.any_mesh import AnyMesh
@@ -118,6 +120,8 @@ def fully_shard(
     mp_policy  PyTorch's `MixedPrecisionPolicy` or `MixedPrecision`: dtypes for parameters while gathered, for
                the sums of gradients, and of the model's results.
     ignored_params, ignored_modules    what stays whole on each chip.
+    offload_policy    what lies in the host's memory, and is brought to the chips where it is needed:
+               `HostOffload`, or PyTorch's `CPUOffloadPolicy` or `CPUOffload`. What is whole stays on chips.
     shard_placement_fn    of a parameter PyTorch's `Shard(dim)`, or None for the usual dim.
     shard_axes, replicate_axes    names of the mesh's axes, where it has others, too.
     batch_dim  the dim of the model's inputs that is spread over the chips; None leaves inputs as they are.
@@ -127,7 +131,8 @@ def fully_shard(
     are as they always are.
 
     Raises `ShardingError` for a mesh that cannot be had and for a module that has been given before,
-    `SettingError` for what is no policy, `UnsupportedError` for offloading to the host.
+    `SettingError` for what is no policy, `UnsupportedError` for offloading where chips reach no memory of the
+    host's, and on one chip.
     """
     if not isinstance(module, nn.Module):
         raise TypeError(f"fully_shard takes a module, saw {type(module).__name__}")
@@ -137,12 +142,12 @@ def fully_shard(
             saw=f"{type(module).__name__}, which has been already",
             hint="give `fully_shard` the modules within it first, and it last",
         )
-    _check_offload(offload_policy)
     axes = axes_of(mesh, shard_axes, replicate_axes)
+    offload = offload_of(offload_policy, axes.mesh)
     precision = precision_of(mp_policy)
     ignored = set(ignored_modules or ())
     left_out = set(ignored_params or ()) | {p for m in ignored for p in m.parameters()}
-    plan = _Plan(axes, precision, left_out, shard_placement_fn, batch_dim)
+    plan = _Plan(axes, precision, left_out, shard_placement_fn, batch_dim, offload)
     with parameters_stay_tied(module):
         for part, options in blocks_of(module, wrap, ignored).items():
             if block_of(part) is None:
@@ -153,6 +158,8 @@ def fully_shard(
         plan.make(module, resharded, precision)
     for block in inner:
         block.is_root = False
+    if not offload.is_alike:
+        marks.mark_programs(module, Offloaded(offload), axes.mesh)
     return module
 
 
@@ -205,8 +212,9 @@ class _Plan:
         left_out: Collection[nn.Parameter],
         placement: Callable[[nn.Parameter], Any] | None,
         batch_dim: int | None,
+        offload: HostOffload,
     ) -> None:
-        self.axes, self.precision = axes, precision
+        self.axes, self.precision, self.offload = axes, precision, offload
         self.left_out = {id(p) for p in left_out}
         self.placement, self.batch_dim = placement, batch_dim
         self.placed: dict[int, nn.Parameter] = {}
@@ -261,7 +269,8 @@ class _Plan:
         low = p.is_floating_point() and not isinstance(part, precision.ignored)
         dtype = precision.param if low else None
         reduce_dtype = precision.reduce or dtype if low else None
-        return Owned(part, name, full_name, Lying(self.axes, spec, dtype, reduce_dtype))
+        lying = Lying(self.axes, spec, dtype, reduce_dtype, self.offload)
+        return Owned(part, name, full_name, lying)
 
     def _before(self, p: nn.Parameter) -> tuple[Any, ...]:
         """How the parameter lies along the other axes of the mesh."""
@@ -295,18 +304,6 @@ def _dim_of(placement: Any) -> int:
     raise TypeError(
         f"shard_placement_fn gives torch.distributed.tensor.Shard(dim) or None, saw {placement!r}"
     )
-
-
-def _check_offload(policy: Any) -> None:
-    asked = getattr(policy, "offload_params", None)
-    if asked is None:
-        asked = type(policy).__name__ == "CPUOffloadPolicy"
-    if asked:
-        raise UnsupportedError(
-            "Parameters do not lie in the host's memory.",
-            saw=repr(policy),
-            hint="more chips, or `reshard_after_forward=True` and checkpoints",
-        )
 
 
 @cache
@@ -350,7 +347,7 @@ def summon_full_params(
     }
     before = {key: p.detach().clone() for key, (p, _) in parameters.items() if not writeback}
     for p, lying in parameters.values():
-        _lay(p, lying.axes, lying.axes.without(lying.spec), with_grads)
+        _lay(p, lying, lying.axes.without(lying.spec), NOTHING, with_grads)
     try:
         yield
     finally:
@@ -358,13 +355,15 @@ def summon_full_params(
             for key, (p, lying) in parameters.items():
                 if not writeback:
                     p.copy_(before[key])
-                _lay(p, lying.axes, lying.spec, with_grads)
+                _lay(p, lying, lying.spec, lying.offload, with_grads)
 
 
-def _lay(p: torch.Tensor, axes: Axes, spec: Any, with_grads: bool) -> None:
-    mark_sharding(p, axes.mesh, spec)
+def _lay(p: torch.Tensor, lying: Lying, spec: Any, offload: HostOffload, with_grads: bool) -> None:
+    kind = HOST if offload.parameters else None
+    mark_sharding(p, lying.axes.mesh, spec, memory_kind=kind)
     if with_grads and p.grad is not None:
-        mark_sharding(p.grad, axes.mesh, spec)
+        kind = HOST if offload.gradients else None
+        mark_sharding(p.grad, lying.axes.mesh, spec, memory_kind=kind)
 
 
 def register_fsdp_forward_method(module: nn.Module, method_name: str) -> None:

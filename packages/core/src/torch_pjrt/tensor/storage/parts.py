@@ -46,7 +46,7 @@ def array_of_parts(
         part = part_at(index)
         for array in going:  # so the host has this part and the one before
             array.block_until_ready()
-        going = client().put_on_each(part, chips)
+        going = client().put_on_each(part, chips, sharding.memory_kind)
         on_chips += going
     with dtypes.x64(), telling_of_exhaustion("joining the parts of an array"):
         return jax.make_array_from_single_device_arrays(tuple(shape), sharding, on_chips)
@@ -65,7 +65,8 @@ class ArrivingArray:
 
     def put(self, index: Index, part: np.ndarray) -> jax.Array | None:
         """The array, with the last part. Nobody may write to the part from now on; `KeyError` for another."""
-        self._on_chips += client().put_on_each(part, self.expected.pop(_bounds(index)))
+        chips = self.expected.pop(_bounds(index))
+        self._on_chips += client().put_on_each(part, chips, self._sharding.memory_kind)
         if self.expected:
             return None
         with dtypes.x64(), telling_of_exhaustion("joining the parts of an array"):
