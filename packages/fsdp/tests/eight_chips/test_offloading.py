@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -32,6 +33,12 @@ from torch_pjrt_spmd import Mesh, mark_sharding, memory_kinds, sharding_of
 HOST = "pinned_host"
 ALL = HostOffload()
 STATE = HostOffload(parameters=False, gradients=False)
+
+
+@pytest.fixture(autouse=True)
+def no_model_is_left() -> None:
+    """A model whose policy is for some of it alone is a part of all programs' keys until it is gone."""
+    gc.collect()
 
 
 def mesh_of(*shape: int) -> Mesh:
