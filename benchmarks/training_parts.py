@@ -19,6 +19,7 @@ import torch.nn.functional as F
 
 import torch_pjrt
 from torch_pjrt_kernels import rms_norm
+from torch_pjrt_kernels import rotary as own_rotary_of_one
 
 Tensor = torch.Tensor
 
@@ -52,31 +53,66 @@ def rotary(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tens
     return turned(q), turned(k)
 
 
-def gradients(part: Callable[..., Any], n: int) -> Callable[..., Any]:
+def own_rotary(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    return own_rotary_of_one(q, cos, sin), own_rotary_of_one(k, cos, sin)
+
+
+def between_products(norm: Callable[..., Any]) -> Callable[..., Any]:
+    """A residual and a norm with the products before and behind them: what XLA can fuse with these."""
+
+    def part(
+        x: Tensor, first: Tensor, second: Tensor, residual: Tensor, *parameters: Tensor
+    ) -> Any:
+        y, total = norm(x @ first, residual, *parameters)
+        return y @ second, total
+
+    return part
+
+
+def behind_products(turn: Callable[..., Any]) -> Callable[..., Any]:
+    """Queries and keys, turned, with the products that make them."""
+
+    def part(x: Tensor, to_query: Tensor, to_key: Tensor, cos: Tensor, sin: Tensor) -> Any:
+        rows, width = x.shape
+        made = ((x @ w).view(1, rows, width // 128, 128) for w in (to_query, to_key))
+        return turn(*(y.transpose(1, 2) for y in made), cos, sin)
+
+    return part
+
+
+def sum_alone(x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
+    total = x + residual
+    return total, total
+
+
+def not_turned(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    return q, k
+
+
+def gradients(part: Callable[..., Any], n: int, n_results: int) -> Callable[..., Any]:
     """Forward and backward: the results, and the gradients of the first `n` inputs. Others follow these."""
 
     def run(*given: Tensor) -> Any:
         leaves = [x.detach().requires_grad_() for x in given[:n]]
-        inputs, grads = given[n:], []
-        results = part(*leaves, *inputs[: -len(_RESULTS[part])])
-        grads = list(inputs[-len(_RESULTS[part]) :])
+        inputs = given[n:]
+        results = part(*leaves, *inputs[:-n_results])
+        grads = list(inputs[-n_results:])
         return *results, *torch.autograd.grad(results, leaves, grads)
 
     return run
 
 
-_RESULTS: dict[Any, tuple[int, ...]] = {
-    residual_rms_norm: (0, 0),
-    residual_own_rms_norm: (0, 0),
-    residual_layer_norm: (0, 0),
-    swiglu: (0,),
-    rotary: (0, 1),
-}
-
-
 def cases(rows: int, width: int) -> dict[str, tuple[Any, int, list[tuple[int, ...]]]]:
     """What is called, how many inputs get gradients, and the shapes: inputs, then the results' gradients."""
     whole, heads = (rows, width), (1, width // 128, rows, 128)
+    square, table = (width, width), heads[2:]
+    norms = {
+        "a sum alone": (sum_alone, 0),
+        "rms_norm": (residual_rms_norm, 1),
+        "rms_norm of the package": (residual_own_rms_norm, 1),
+        "layer_norm": (residual_layer_norm, 2),
+    }
+    turns = {"none": not_turned, "composed": rotary, "of the package": own_rotary}
     return {
         "residual + rms_norm": (residual_rms_norm, 3, [whole, whole, (width,), whole, whole]),
         "residual + rms_norm of the package": (
@@ -86,7 +122,21 @@ def cases(rows: int, width: int) -> dict[str, tuple[Any, int, list[tuple[int, ..
             residual_layer_norm, 4, [whole, whole, (width,), (width,), whole, whole],
         ),
         "silu(gate) * up": (swiglu, 2, [whole, whole, whole]),
-        "rotary": (rotary, 2, [heads, heads, heads[2:], heads[2:], heads, heads]),
+        "rotary": (rotary, 2, [heads, heads, table, table, heads, heads]),
+        "rotary of the package": (own_rotary, 2, [heads, heads, table, table, heads, heads]),
+        **{
+            f"between products: {name}": (
+                between_products(norm), 4 + n,
+                [whole, square, square, whole, *[(width,)] * n, whole, whole],
+            )
+            for name, (norm, n) in norms.items()
+        },
+        **{
+            f"behind products, rotary: {name}": (
+                behind_products(turn), 3, [whole, square, square, table, table, heads, heads],
+            )
+            for name, turn in turns.items()
+        },
     }  # fmt: skip
 
 
@@ -110,7 +160,7 @@ def main() -> None:
     options = parser.parse_args()
     dtype = torch.bfloat16 if options.target else torch.float32
     steps: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]], torch.dtype]] = {
-        name: (gradients(part, n), shapes, dtype)
+        name: (gradients(part, n, 1 if part is swiglu else 2), shapes, dtype)
         for name, (part, n, shapes) in cases(options.rows, options.width).items()
     }
     shapes = [(2 * options.width, options.width)]

@@ -8,7 +8,7 @@ and not with its square.
     paged_attention         attention to a cache in pages; update_pages writes to it in place
     ragged_paged_attention  the same for prompts and single tokens at once, also of quantized pages, which
                             update_ragged_pages writes
-    rms_norm                as one operator, by a kernel on TPUs
+    rms_norm, rotary        each as one operator, by a kernel on TPUs
     pallas_op               your own kernel, in Pallas or any JAX, as an operator of PyTorch
 """
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from torch_pjrt_kernels.own.pallas_op import pallas_op
     from torch_pjrt_kernels.paged.operator import paged_attention, update_pages
     from torch_pjrt_kernels.paged.ragged import ragged_paged_attention, update_ragged_pages
+    from torch_pjrt_kernels.rotary.operator import rotary
 
 __version__ = "0.1.0"
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "pallas_op",
     "ragged_paged_attention",
     "rms_norm",
+    "rotary",
     "update_pages",
     "update_ragged_pages",
 ]
@@ -44,6 +46,7 @@ _WHERE: dict[str, str] = {
     "own.pallas_op": "pallas_op",
     "paged.operator": "paged_attention update_pages",
     "paged.ragged": "ragged_paged_attention update_ragged_pages",
+    "rotary.operator": "rotary",
 }
 _LAZY = {name: module for module, names in _WHERE.items() for name in names.split()}
 

@@ -1,0 +1,1 @@
+"""Rotary positions: `operator.py` is `rotary`, `rotary_tpu.py` its kernel for TPUs."""
