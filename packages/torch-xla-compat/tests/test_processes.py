@@ -23,9 +23,9 @@ def cases(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.syspath_prepend(str(FOLDER))
     monkeypatch.setenv("PYTHONPATH", ":".join([str(FOLDER), *filter(None, sys.path)]))
     monkeypatch.setenv("CPU_NUM_DEVICES", "2")
-    import cases
+    import two_processes
 
-    return cases
+    return two_processes
 
 
 def test_two_processes_exchange(cases: Any) -> None:

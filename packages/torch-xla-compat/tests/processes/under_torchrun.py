@@ -1,8 +1,8 @@
 """A script that torchrun starts."""
 
-import cases
+import two_processes
 
 import torch_xla
 
 if __name__ == "__main__":
-    torch_xla.launch(cases.data_parallel)
+    torch_xla.launch(two_processes.data_parallel)
