@@ -18,7 +18,6 @@ import torch
 import torch.nn.functional as F
 
 import torch_pjrt
-from torch_pjrt_kernels import rms_norm
 from torch_pjrt_kernels import rotary as own_rotary_of_one
 
 Tensor = torch.Tensor
@@ -27,11 +26,6 @@ Tensor = torch.Tensor
 def residual_rms_norm(x: Tensor, residual: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     total = x + residual
     return F.rms_norm(total, weight.shape, weight, 1e-6), total
-
-
-def residual_own_rms_norm(x: Tensor, residual: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    total = x + residual
-    return rms_norm(total, weight), total
 
 
 def residual_layer_norm(
@@ -109,15 +103,11 @@ def cases(rows: int, width: int) -> dict[str, tuple[Any, int, list[tuple[int, ..
     norms = {
         "a sum alone": (sum_alone, 0),
         "rms_norm": (residual_rms_norm, 1),
-        "rms_norm of the package": (residual_own_rms_norm, 1),
         "layer_norm": (residual_layer_norm, 2),
     }
     turns = {"none": not_turned, "composed": rotary, "of the package": own_rotary}
     return {
         "residual + rms_norm": (residual_rms_norm, 3, [whole, whole, (width,), whole, whole]),
-        "residual + rms_norm of the package": (
-            residual_own_rms_norm, 3, [whole, whole, (width,), whole, whole],
-        ),
         "residual + layer_norm": (
             residual_layer_norm, 4, [whole, whole, (width,), (width,), whole, whole],
         ),

@@ -8,7 +8,7 @@ and not with its square.
     paged_attention         attention to a cache in pages; update_pages writes to it in place
     ragged_paged_attention  the same for prompts and single tokens at once, also of quantized pages, which
                             update_ragged_pages writes
-    rms_norm, rotary        each as one operator, by a kernel on TPUs
+    rotary                  rotary positions as one operator, by a kernel on TPUs
     pallas_op               your own kernel, in Pallas or any JAX, as an operator of PyTorch
 """
 
@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch_pjrt_kernels.attention.operator import flash_attention
     from torch_pjrt_kernels.cross_entropy.operator import linear_cross_entropy
-    from torch_pjrt_kernels.norms.operator import rms_norm
     from torch_pjrt_kernels.own.pallas_op import pallas_op
     from torch_pjrt_kernels.paged.operator import paged_attention, update_pages
     from torch_pjrt_kernels.paged.ragged import ragged_paged_attention, update_ragged_pages
@@ -32,7 +31,6 @@ __all__ = [
     "paged_attention",
     "pallas_op",
     "ragged_paged_attention",
-    "rms_norm",
     "rotary",
     "update_pages",
     "update_ragged_pages",
@@ -42,7 +40,6 @@ __all__ = [
 _WHERE: dict[str, str] = {
     "attention.operator": "flash_attention",
     "cross_entropy.operator": "linear_cross_entropy",
-    "norms.operator": "rms_norm",
     "own.pallas_op": "pallas_op",
     "paged.operator": "paged_attention update_pages",
     "paged.ragged": "ragged_paged_attention update_ragged_pages",

@@ -12,7 +12,7 @@ from torch_pjrt_kernels import (
     flash_attention,
     linear_cross_entropy,
     paged_attention,
-    rms_norm,
+    rotary,
 )
 from torch_pjrt_kernels.attention import reference as attention
 from torch_pjrt_kernels.paged import reference as paged
@@ -44,6 +44,11 @@ def _plain_loss(x: Tensor, w: Tensor, target: Tensor) -> Tensor:
     return F.cross_entropy(F.linear(x, w), target)
 
 
+def _plain_rotary(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    first, second = x.chunk(2, -1)
+    return x * cos + torch.cat((-second, first), -1) * sin
+
+
 def cases(length: int) -> dict[str, Case]:
     """Of one length: positions, tokens, rows, or keys of a cache."""
     torch.manual_seed(0)
@@ -59,10 +64,7 @@ def cases(length: int) -> dict[str, Case]:
             linear_cross_entropy, _plain_loss,
             [torch.randn(length, 128), torch.randn(8192, 128), torch.randint(8192, (length,))], 2,
         ),
-        "rms_norm": Case(
-            rms_norm, lambda x, w: F.rms_norm(x, w.shape, w, 1e-6),
-            [torch.randn(length, 1024), torch.randn(1024)], 2,
-        ),
+        "rotary": Case(rotary, _plain_rotary, [heads[0], *torch.randn(2, length, 64)], 1),
         "paged_attention": Case(
             paged_attention, paged.paged_attention,
             [torch.randn(4, 1, 8, 64), *pages, table, torch.full((4,), length)], 0,

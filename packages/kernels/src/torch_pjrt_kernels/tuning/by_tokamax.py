@@ -56,11 +56,4 @@ def _functions() -> dict[str, Callable[..., Any]]:
         loss = tokamax.linear_softmax_cross_entropy_loss
         return loss(x, target.astype("int32"), weight.T, reduction="mean")
 
-    def rms_norm(x: Any, weight: Any) -> Any:
-        return tokamax.layer_norm(x, weight, None, subtract_mean=False, epsilon=1e-6)
-
-    return {
-        "flash_attention": flash_attention,
-        "linear_cross_entropy": linear_cross_entropy,
-        "rms_norm": rms_norm,
-    }
+    return {"flash_attention": flash_attention, "linear_cross_entropy": linear_cross_entropy}

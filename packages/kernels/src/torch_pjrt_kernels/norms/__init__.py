@@ -1,1 +1,0 @@
-"""Normalization of rows: `operator.py` is `rms_norm`, `rms_norm_tpu.py` its kernel for TPUs."""
