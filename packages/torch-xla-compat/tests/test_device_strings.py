@@ -88,3 +88,12 @@ def test_the_device_of_the_module_is_pjrt() -> None:
     assert torch_xla.device() == torch.device("pjrt:0")
     assert torch_xla.devices() == [torch_xla.device()]
     assert torch_xla.device_count() == 1
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
+def test_torchscript_still_knows_the_functions() -> None:
+    @torch.jit.script
+    def doubled(x: torch.Tensor) -> torch.Tensor:
+        return x * torch.tensor(2.0) + torch.as_tensor(1.0)
+
+    assert doubled(torch.ones(2)).tolist() == [3.0, 3.0]

@@ -17,7 +17,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.jit._builtins
 
 DEVICE = "pjrt:0"
 _library: list[torch.library.Library] = []
@@ -48,8 +47,10 @@ def own(device: Any) -> Any:
 
 
 def _known_to_torchscript(function: Callable[..., Any], operator: str) -> Callable[..., Any]:
-    """`function`, which TorchScript takes for the operator, as it does PyTorch's own."""
-    torch.jit._builtins._register_builtin(function, operator)
+    """`function`, which TorchScript, where there is one, takes for the operator as it does PyTorch's own."""
+    register = getattr(getattr(torch.jit, "_builtins", None), "_register_builtin", None)
+    if register is not None:
+        register(function, operator)
     return function
 
 
