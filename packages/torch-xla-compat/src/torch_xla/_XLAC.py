@@ -23,10 +23,13 @@ def _get_stablehlo(tensors: Any, *unused: Any) -> str:
     return get_stablehlo(tensors)
 
 
-def __getattr__(name: str) -> Any:
+def _refuse(name: str) -> Any:
     if name.startswith("__"):
         raise AttributeError(name)
     raise UnsupportedError(
         f"`torch_xla._XLAC.{name}` does not exist on torch-pjrt.",
         hint="it is a private function of torch_xla's C++; there is none here",
     )
+
+
+__getattr__ = _refuse

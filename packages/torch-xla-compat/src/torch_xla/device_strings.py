@@ -18,6 +18,8 @@ from typing import Any
 
 import torch
 
+from torch_pjrt.plugin import aten
+
 DEVICE = "pjrt:0"
 _library: list[torch.library.Library] = []
 
@@ -27,8 +29,8 @@ def understand() -> None:
     if _library:
         return
     library = torch.library.Library("aten", "IMPL")
-    library.impl("empty.memory_format", _on_pjrt(torch.ops.aten.empty.memory_format), "XLA")
-    library.impl("empty_strided", _on_pjrt(torch.ops.aten.empty_strided.default), "XLA")
+    library.impl("empty.memory_format", _on_pjrt(aten.empty.memory_format), "XLA")
+    library.impl("empty_strided", _on_pjrt(aten.empty_strided.default), "XLA")
     _library.append(library)
     if os.environ.get("TORCH_PJRT_XLA_STRINGS") != "0":
         torch.Tensor.to = _translating(torch.Tensor.to)
