@@ -41,7 +41,7 @@ aot.targets._known autoload._loading
 plugin.processes._run plugin.steady_line._silent
 client.client._running client.memory._peak client.partition.chosen client.wait._last
 compile.fingerprint._grounds compile.foreign_calls._set_up compile.hooks.hooks
-compile.likely_inputs._recent compile.programs._programs compile.saved._stores
+compile.likely_inputs._recent compile.programs._programs compile.saved._stores data.loader._loops
 device.autocast._cast_parameters device.autocast._libraries device.autocast._set_up_in
 device.gradient_scaling._here device.gradient_scaling._known
 device.guard._in_flight device.guard.before_differentiated device.imports._asked

@@ -6,6 +6,7 @@ that reads, since recording belongs to it.
 
 from __future__ import annotations
 
+import atexit
 import copy
 import dataclasses
 import queue
@@ -20,6 +21,7 @@ import torch
 from torch_pjrt.data.modes import modes_here
 from torch_pjrt.data.ownership import is_free, visit
 from torch_pjrt.interrupts.quiet import quiet
+from torch_pjrt.session import session
 
 # Where a tensor goes: a sharding of JAX's, a value that is there already, or None.
 Place = Callable[[torch.Tensor], Any]
@@ -28,6 +30,8 @@ _Item = tuple[Any, BaseException | None, Any]
 _END = object()
 _WAIT_S = 0.05  # how long a thread that was told to stop may not notice
 _MOST_WAIT_S = 1.0  # for a loader that takes longer to give its next batch, nobody waits
+# The threads of loops that have not ended, and what tells each to stop.
+_loops: dict[threading.Thread, threading.Event] = session.own("threads of loaders", {})
 
 
 class DeviceLoader:
@@ -135,6 +139,8 @@ class DeviceLoader:
         try:
             with quiet():
                 thread.start()
+                _loops[thread] = stop
+                _end_at_exit()
             while True:
                 batch, error, state = _next(sent, thread)
                 if error is not None:
@@ -151,11 +157,28 @@ class DeviceLoader:
                 stop.set()
             if thread.ident is not None:
                 thread.join(_MOST_WAIT_S)
+            _loops.pop(thread, None)
 
     def _note(self, state: Any, loop: object) -> None:
         """The state behind what a loop gives, unless another one has begun."""
         if self._loop is loop:
             self._state = state
+
+
+def _end_at_exit() -> None:
+    """Have the threads ended before the interpreter is, and before JAX's client, which has started by now.
+
+    A thread that is in C++ when the interpreter ends would abort the process.
+    """
+    atexit.unregister(_end_loops)
+    atexit.register(_end_loops)
+
+
+def _end_loops() -> None:
+    for stop in list(_loops.values()):
+        stop.set()
+    for thread in list(_loops):
+        thread.join(_MOST_WAIT_S)
 
 
 def _state_of(loader: Any) -> Any:

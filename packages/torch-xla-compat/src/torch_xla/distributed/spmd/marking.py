@@ -40,7 +40,7 @@ class XLAShardedTensor(metaclass=_KnowsMarks):
         return elem
 
 
-@dataclass
+@dataclass(eq=False)
 class XLAShard:
     """The part of a tensor that one chip has: `data` on the CPU, `indices` in the tensor, `shard_device`."""
 
