@@ -15,6 +15,7 @@ import torch
 from torch_pjrt.graph.tensor_spec import contiguous_strides
 from torch_pjrt.overloads import aten
 from torch_pjrt.tensor.recording import record
+from torch_pjrt.tensor.recording.cpu_errors import raise_as_on_cpu, raise_if_refused
 
 
 def kron_out(self: torch.Tensor, other: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
@@ -31,10 +32,15 @@ def max_pool1d(
     dilation: Sequence[int] = (1,),
     ceil_mode: bool = False,
 ) -> torch.Tensor:
-    """Contiguous where no gradient is wanted: the CPU has a kernel of its own for that."""
-    pooled = torch.max_pool1d_with_indices(self, kernel_size, stride, padding, dilation, ceil_mode)[  # pyright: ignore[reportArgumentType]
-        0
-    ]
+    """As the CPU's own kernel does: contiguous where no gradient is wanted, for floats, with its errors."""
+    args = (self, kernel_size, stride, padding, dilation, ceil_mode)
+    if not self.is_floating_point():
+        raise_if_refused(aten.max_pool1d.default, args, {})
+    try:
+        pooled = torch.max_pool1d_with_indices(*args)[0]  # pyright: ignore[reportArgumentType]
+    except (RuntimeError, IndexError) as refusal:
+        raise_as_on_cpu(aten.max_pool1d.default, args, {}, refusal)
+        raise
     if pooled.requires_grad or pooled.stride() == contiguous_strides(pooled.shape):
         return pooled
     return pooled.clone(memory_format=torch.contiguous_format)
