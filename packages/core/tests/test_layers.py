@@ -16,7 +16,7 @@ CORE = Path(__file__).parents[1] / "src/torch_pjrt"
 
 # From the bottom to the top: folders, and modules beside the folders. Two of one line do not know each other.
 LAYERS = """
-    errors every_object references session stand_ins
+    errors every_object migrate references session stand_ins
     caches
     lazy options
     settings
@@ -54,6 +54,7 @@ PUBLIC = (
     "cli",
     "cli_cache",
     "cli_chips",
+    "cli_migrate",
     "extend",
     "extend.padding",
     "plugin",

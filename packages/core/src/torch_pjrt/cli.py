@@ -4,6 +4,7 @@
     python -m torch_pjrt devices    the devices on offer, the preferred one first, and the chips of that one
     python -m torch_pjrt devices v5e:4x4    the chips of hardware that is not here
     python -m torch_pjrt cache      the compiled programs on disk: list, prune, clear (`cli_cache.py`)
+    python -m torch_pjrt migrate    scripts written for torch_xla, rewritten (`cli_migrate.py`)
 
 Exit code 0 if a device can be used and nothing is broken, 1 if not, 2 if a command or an
 environment variable cannot be read. Nothing starts a device, but `devices` the one that would be used, to
@@ -21,7 +22,7 @@ from typing import Any
 
 import torch  # before the rest: it registers the device, in the order that PyTorch expects
 
-from torch_pjrt import cli_cache, cli_chips
+from torch_pjrt import cli_cache, cli_chips, cli_migrate
 from torch_pjrt.aot.targets import target_chips
 from torch_pjrt.errors import SettingError, TorchPjrtError
 from torch_pjrt.lowering.table import LoweringTable
@@ -269,4 +270,5 @@ def _parser() -> argparse.ArgumentParser:
     )
     listed.set_defaults(command=_devices)
     cli_cache.add_to(commands)
+    cli_migrate.add_to(commands)
     return parser
