@@ -18,11 +18,9 @@ from torch_xla.distributed.spmd.marking import (
     MarkShardingFunction,
     ShardingSpec,
     ShardingType,
-    XLAShard,
     XLAShardedTensor,
     annotate_custom_sharding,
     clear_sharding,
-    local_shards,
     mark_sharding,
     mark_sharding_with_gradients,
     shard_as,
@@ -37,6 +35,9 @@ from torch_xla.distributed.spmd.mesh import (
     get_global_mesh,
     set_global_mesh,
 )
+from torch_xla.distributed.spmd.shards import XLAShard, give_attributes, local_shards
+
+give_attributes()
 
 __all__ = [
     "HybridMesh",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import warnings
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
@@ -40,37 +42,38 @@ class XLAShardedTensor(metaclass=_KnowsMarks):
         return elem
 
 
-@dataclass(eq=False)
-class XLAShard:
-    """The part of a tensor that one chip has: `data` on the CPU, `indices` in the tensor, `shard_device`."""
-
-    data: torch.Tensor
-    indices: Any
-    shard_device: str
-    replica_id: int = 0
-
-    @property
-    def unpadded_data(self) -> torch.Tensor:
-        """`data`: parts are not padded here."""
-        return self.data
-
-
-def local_shards(tensor: torch.Tensor) -> list[XLAShard]:
-    """The parts of this process's chips: torch_xla's property of that name."""
-    return [
-        XLAShard(shard.data, list(shard.index), f"{shard.device}")
-        for shard in torch_pjrt_spmd.local_shards(tensor)
-    ]
-
-
 def mark_sharding(t: torch.Tensor, mesh: Mesh, partition_spec: PartitionSpec) -> torch.Tensor:
     """Spread `t` over `mesh`. Returns `t`, which is an instance of `XLAShardedTensor` from now on.
 
     partition_spec  for each dim an axis, by name or number, a tuple of them, or None.
 
-    Raises as `torch_pjrt_spmd.mark_sharding`.
+    A dim that the chips of its axes do not divide, which torch_xla pads, lies whole on each of them: the
+    values are the same, the memory is more, and a `ShardingWarning` says so. Otherwise raises as
+    `torch_pjrt_spmd.mark_sharding`.
     """
-    return torch_pjrt_spmd.mark_sharding(t, pjrt_mesh(mesh), pjrt_spec(mesh, partition_spec))
+    spec = pjrt_spec(mesh, partition_spec)
+    return torch_pjrt_spmd.mark_sharding(t, pjrt_mesh(mesh), _that_divide(t, mesh, spec))
+
+
+def _that_divide(t: torch.Tensor, mesh: Mesh, spec: tuple[Any, ...]) -> tuple[Any, ...]:
+    """`spec` with None for the dims that its axes do not divide."""
+    if len(spec) != t.dim():
+        return spec  # refused, with a text that says so
+    on = torch_pjrt_spmd.as_mesh(pjrt_mesh(mesh))
+    lengths = dict(zip(on.axis_names, on.shape, strict=True))
+    entries = list(spec)
+    for dim, entry in enumerate(spec):
+        axes = entry if isinstance(entry, tuple) else () if entry is None else (entry,)
+        chips = math.prod(lengths.get(axis, 1) for axis in axes)
+        if t.shape[dim] % chips:
+            warnings.warn(
+                f"Dim {dim} of a tensor of {list(t.shape)} lies whole on each chip of {axes}: {chips} chips "
+                "do not divide it. torch_xla pads it. Pad it, for less memory.",
+                torch_pjrt_spmd.ShardingWarning,
+                stacklevel=3,
+            )
+            entries[dim] = None
+    return tuple(entries)
 
 
 def annotate_custom_sharding(
