@@ -6,6 +6,7 @@ import inspect
 import json
 import textwrap
 from collections.abc import Callable, Iterator
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
@@ -488,6 +489,46 @@ def test_several_may_wait_for_the_import_of_one_module(
     extend.after_import("imported_late", lambda module: called.append(("late", module.loaded)))
 
     assert called == [(name, 1) for name in ("first", "second", "third", "late")]
+
+
+def test_who_asks_for_a_module_that_is_being_imported_is_called_at_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    called: list[int] = []
+    monkeypatch.setattr(extend, "found_in_the_middle", called, raising=False)
+    (tmp_path / "imported_now.py").write_text(
+        "from torch_pjrt import extend\n"
+        "def then(module): extend.found_in_the_middle.append(module.last)\n"
+        "extend.after_import('imported_now', then)\n"
+        "extend.after_import('imported_now', lambda module: then(module))\n"
+        "if extend.found_in_the_middle: raise AssertionError('too early')\n"
+        "last = 3\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+
+    module = __import__("imported_now")
+
+    assert called == [3, 3]
+    assert type(module.__spec__) is ModuleSpec
+
+
+def test_an_import_that_fails_is_waited_for_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    called: list[object] = []
+    monkeypatch.setattr(extend, "found_in_the_middle", called, raising=False)
+    file = tmp_path / "imported_badly.py"
+    ask = (
+        "from torch_pjrt import extend\n"
+        "extend.after_import('imported_badly', extend.found_in_the_middle.append)\n"
+    )
+    file.write_text(ask + "raise ValueError('the first time')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ValueError, match="the first time"):
+        __import__("imported_badly")
+    file.write_text("works = True  # and is longer than before, so that Python reads it anew" * 9)
+
+    module = __import__("imported_badly")
+
+    assert called == [module]
 
 
 def test_who_asks_twice_for_an_import_is_called_once(

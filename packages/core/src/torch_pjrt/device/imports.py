@@ -17,6 +17,7 @@ from torch_pjrt.session import session
 Then = Callable[[Any], None]
 
 _asked: set[tuple[str, Then]] = session.own("what is done after imports", set())
+_arriving: dict[str, list[Then]] = session.own("what is done after imports that have begun", {})
 
 
 def after_import(name: str, then: Then) -> None:
@@ -29,10 +30,39 @@ def after_import(name: str, then: Then) -> None:
         return
     _asked.add((name, then))
     module = sys.modules.get(name)
-    if module is not None:
-        then(module)
-    else:
+    if module is None:
         sys.meta_path.insert(0, _Watch(name, then))
+    elif getattr(getattr(module, "__spec__", None), "_initializing", False):
+        _call_at_the_end(module, then)
+    else:
+        then(module)
+
+
+def _call_at_the_end(module: ModuleType, then: Then) -> None:
+    """Call `then` when the module, whose code runs now, has been imported: it may be what imports PyTorch.
+
+    Python's import says of the module's spec that it is no longer being initialized, at the end.
+    """
+    spec = module.__spec__
+    waiting = _arriving.setdefault(module.__name__, [])
+    waiting.append(then)
+    if spec is not None and not isinstance(spec, _Arriving):
+        spec.__class__ = type("ArrivingSpec", (_Arriving, type(spec)), {})
+
+
+class _Arriving(ModuleSpec):
+    """The spec of a module whose code runs now; another class's again when that has ended."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name == "_initializing" and not value:
+            self.__class__ = type(self).__mro__[2]
+            module = sys.modules.get(self.name)
+            for then in _arriving.pop(self.name, ()):
+                if module is None:  # its import has failed: it may be tried again
+                    sys.meta_path.insert(0, _Watch(self.name, then))
+                else:
+                    then(module)
 
 
 class _Watch(MetaPathFinder):

@@ -77,6 +77,7 @@ Reports:
 The process:
 
     start               start the device and register its kernels
+    chosen_device_name  the device that would be started, by name: "cpu", "tpu"
     client              the device at work; program_chips: how many chips the program is for whose rules run
     choose_run          which run of several processes it is to start as a part of: a `Processes` of
                         `torch_pjrt.plugin`; joined_run: the one that it has joined
@@ -113,6 +114,7 @@ if TYPE_CHECKING:
     from torch_pjrt.compile.precision import in_force as precision_in_force
     from torch_pjrt.compile.programs import Program, forget_programs
     from torch_pjrt.compile.within import traced
+    from torch_pjrt.device.availability import chosen_device_name
     from torch_pjrt.device.imports import after_import
     from torch_pjrt.device.tracers import keep_out as keep_dynamo_out
     from torch_pjrt.diagnostics.sections import add_report_tables
@@ -216,6 +218,7 @@ __all__ = [
     "buffer_of",
     "call_pinned",
     "choose_run",
+    "chosen_device_name",
     "client",
     "computed_again",
     "content",
@@ -282,6 +285,7 @@ _WHERE = {
     "compile.programs": "Program forget_programs",
     "compile.within": "traced",
     "diagnostics.sections": "add_report_tables",
+    "device.availability": "chosen_device_name",
     "device.imports": "after_import",
     "device.tracers": "keep_dynamo_out=keep_out",
     "graph.append": "append",

@@ -1,0 +1,1 @@
+"""Accelerate: what the rows `accelerate.*` of the table do."""

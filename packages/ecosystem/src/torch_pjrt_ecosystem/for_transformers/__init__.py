@@ -1,0 +1,1 @@
+"""Transformers: what the rows `transformers.*` of the table do."""

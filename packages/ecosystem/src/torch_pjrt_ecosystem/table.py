@@ -1,0 +1,217 @@
+"""All that is changed in libraries, and all that is registered with them: one row each.
+
+A row is applied when the module that it names is imported, by `install(module)`. What a library lets one
+register is registered; the other rows each name the change in the library that would make them needless.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """A library, by the distributions that bring it, and the versions that the tests have run with."""
+
+    distributions: tuple[str, ...]
+    tested: tuple[str, ...]
+
+    def installed(self) -> str | None:
+        """Its version here."""
+        for name in self.distributions:
+            try:
+                return importlib.metadata.version(name)
+            except importlib.metadata.PackageNotFoundError:
+                continue
+        return None
+
+
+LIBRARIES = {
+    "accelerate": Library(("accelerate",), ("1.15.0",)),
+    "transformers": Library(("transformers",), ("5.23.0",)),
+    "lightning": Library(("lightning", "pytorch-lightning", "lightning-fabric"), ("2.6.6",)),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Patch:
+    """A row.
+
+    name        `library.what`, for TORCH_PJRT_ECOSYSTEM.
+    modules     at the import of each of these it is applied, with that module.
+    install     `module:function` of this package that does it.
+    changes     what is changed, or registered, in a few words.
+    why         what happens without it: completes "without it ...".
+    upstream    the change in the library that would make the row needless; "" for what is registered.
+    """
+
+    name: str
+    modules: tuple[str, ...]
+    install: str
+    changes: str
+    why: str
+    upstream: str = ""
+
+    @property
+    def library(self) -> str:
+        return self.name.partition(".")[0]
+
+
+def _fabric(module: str) -> tuple[str, ...]:
+    return f"lightning.fabric.{module}", f"lightning_fabric.{module}"
+
+
+def _pytorch(module: str) -> tuple[str, ...]:
+    return f"lightning.pytorch.{module}", f"pytorch_lightning.{module}"
+
+
+PATCHES = (
+    Patch(
+        "accelerate.device",
+        ("accelerate.state",),
+        "for_accelerate.devices:install",
+        "`PartialState.default_device` is `pjrt:0` where that is at hand",
+        "models are moved to the CPU and trained there",
+        "`default_device` asks `torch.accelerator`",
+    ),
+    Patch(
+        "accelerate.processes",
+        ("accelerate.state",),
+        "for_accelerate.processes:install",
+        "`PartialState._prepare_backend` raises where several processes would each train alone",
+        "each process trains a model of its own, without a word",
+        "the backend of `torch.distributed` for a device is asked of PyTorch",
+    ),
+    Patch(
+        "accelerate.fp16",
+        ("accelerate.accelerator",),
+        "for_accelerate.fp16:install",
+        "`pjrt` among the devices with float16 in `Accelerator.__init__`; `get_grad_scaler` gives "
+        '`GradScaler("pjrt")`',
+        "`mixed_precision='fp16'` is refused",
+        "`torch.amp.is_autocast_available` in the place of the list; `GradScaler(device.type)`",
+    ),
+    Patch(
+        "accelerate.skipped_steps",
+        ("accelerate.optimizer",),
+        "for_accelerate.skipped_steps:install",
+        "`AcceleratedOptimizer.step_was_skipped` is what the device has found",
+        "a scheduler also counts steps that float16 has skipped",
+        "`step_was_skipped` by the scaler's `found_inf`",
+    ),
+    Patch(
+        "accelerate.random_states",
+        ("accelerate.accelerator",),
+        "for_accelerate.random_states:install",
+        "`save_state` and `load_state` keep the device's random state in a file of its own",
+        "dropout goes on with other numbers after `load_state`",
+        "random states by `torch.get_device_module()`",
+    ),
+    Patch(
+        "accelerate.compile_backend",
+        ("accelerate.utils.dataclasses",),
+        "for_accelerate.compile_backend:install",
+        '`DynamoBackend("PJRT")` exists',
+        '`dynamo_backend="pjrt"` and `torch_compile_backend="pjrt"` are refused',
+        "names of backends are those that `torch._dynamo.list_backends()` gives",
+    ),
+    Patch(
+        "accelerate.placement",
+        ("accelerate.accelerator",),
+        "for_accelerate.placement:install",
+        "`Accelerator.prepare_model` warns of a model that leaves `pjrt`",
+        "a model on `pjrt` is moved to another device without a word",
+        "a warning of its own",
+    ),
+    Patch(
+        "transformers.device",
+        ("transformers.training_args",),
+        "for_transformers.device:install",
+        "`TrainingArguments.device` is Accelerate's device, where that is `pjrt`",
+        "`Trainer` moves models to the CPU and trains there",
+        "`TrainingArguments.device` is always Accelerate's",
+    ),
+    Patch(
+        "transformers.bf16",
+        ("transformers.utils.import_utils",),
+        "for_transformers.bf16:install",
+        "`is_torch_bf16_gpu_available()` is true where `pjrt` is at hand",
+        "`TrainingArguments(bf16=True)` is refused",
+        "`torch.get_device_module().is_bf16_supported()` for any accelerator",
+    ),
+    Patch(
+        "transformers.nan_filter",
+        ("transformers.trainer",),
+        "for_transformers.nan_filter:install",
+        "`Trainer`'s `logging_nan_inf_filter` chooses on the device",
+        "each step reads its loss, once or twice, and ends its program there",
+        "`torch.where(isfinite(loss), loss, average)` in `Trainer._run_epoch`",
+    ),
+    Patch(
+        "transformers.random_states",
+        ("transformers.trainer",),
+        "for_transformers.random_states:install",
+        "`Trainer`'s checkpoints keep the device's random state in a file of its own",
+        "dropout goes on with other numbers after `resume_from_checkpoint`",
+        "random states by `torch.get_device_module()`",
+    ),
+    Patch(
+        "transformers.placement",
+        ("transformers.trainer",),
+        "for_transformers.placement:install",
+        "`Trainer` warns of a model that leaves `pjrt`",
+        "a model on `pjrt` is moved to another device without a word",
+        "a warning of its own",
+    ),
+    Patch(
+        "lightning.accelerator",
+        (*_pytorch("accelerators"), *_fabric("accelerators")),
+        "for_lightning.accelerator:install",
+        "registers the accelerator `pjrt`",
+        '`accelerator="pjrt"` is refused',
+    ),
+    Patch(
+        "lightning.strategy",
+        (*_pytorch("strategies"), *_fabric("strategies")),
+        "for_lightning.strategy:install",
+        "registers the strategy `pjrt`",
+        '`strategy="pjrt"` is refused',
+    ),
+    Patch(
+        "lightning.auto",
+        (*_pytorch("trainer.connectors.accelerator_connector"), *_fabric("connector")),
+        "for_lightning.auto:install",
+        '`accelerator="auto"` is `pjrt` where that is at hand, and `pjrt` has its strategy',
+        'both `"auto"` and `"pjrt"` train on the CPU without a word',
+        "`auto` and the strategy's device ask the registered accelerators",
+    ),
+    Patch(
+        "lightning.precision",
+        (*_pytorch("trainer.connectors.accelerator_connector"), *_fabric("connector")),
+        "for_lightning.precision:install",
+        'mixed precision is `autocast("pjrt")` and `GradScaler("pjrt")` with the accelerator `pjrt`',
+        '`precision="bf16-mixed"` trains in float32, and "16-mixed" without a scaler',
+        "`MixedPrecision` with the device type of the accelerator",
+    ),
+    Patch(
+        "lightning.progress_bar",
+        (
+            *_pytorch("trainer.connectors.logger_connector.result"),
+            *_pytorch("trainer.trainer"),
+            *_pytorch("callbacks.progress.progress_bar"),
+        ),
+        "for_lightning.progress_bar:install",
+        "progress bars read what is logged with `prog_bar=True` twice a second, and at an epoch's end",
+        "each step reads its loss for the progress bar",
+        "values for progress bars are read when the bar is drawn",
+    ),
+    Patch(
+        "lightning.random_states",
+        _fabric("utilities.seed"),
+        "for_lightning.random_states:install",
+        "`isolate_rng` keeps the device's random state, too",
+        "a validation that draws random numbers changes what training draws",
+        "random states by `torch.get_device_module()`",
+    ),
+)
