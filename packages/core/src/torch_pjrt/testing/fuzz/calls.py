@@ -130,6 +130,18 @@ def std_and_mean(x: Any, dim: Any, **kwargs: Any) -> Any:
     return torch.std_mean(x.where(x.isfinite(), 1), dim, **kwargs)
 
 
+def largest(x: Any, k: int, **kwargs: Any) -> Any:
+    """Without the indices: of equal elements it may be any."""
+    return torch.topk(x, k, **kwargs)[0]
+
+
+def cast(x: Any, dtype: torch.dtype) -> Any:
+    """C leaves undefined which integer a float is that is none, or too large."""
+    if x.is_floating_point() and dtype in (torch.int32, torch.int64):
+        x = x.where(x.abs() < 2**30, 0)
+    return x.to(dtype)
+
+
 def batch_norm(x: Any) -> Any:
     return F.batch_norm(x, None, None, training=True)
 
@@ -166,7 +178,7 @@ PURE: tuple[Call, ...] = (
     _row("argmax", a.floats, a.dim, keepdim=a.flag),
     _row("median", a.floats, a.dim),
     _row("sort", a.floats, a.dim, descending=a.flag),
-    _row("topk", a.floats, a.amount, largest=a.flag),
+    _own("topk", largest, a.floats, a.amount, largest=a.flag),
     _row("diff", a.any_tensor, a.one_of(1, 2), a.dim),
     _row("where", a.bools, a.any_tensor, a.broadcastable),
     _row("clamp", a.any_tensor, a.number, a.number),
@@ -205,7 +217,7 @@ PURE: tuple[Call, ...] = (
     _row("stack", a.several(a.any_tensor), a.dim),
     _row("Tensor.contiguous", a.any_tensor),
     _row("Tensor.detach", a.any_tensor),
-    _row("Tensor.to", a.any_tensor, a.dtype),
+    _own("Tensor.to", cast, a.any_tensor, a.dtype),
     _row("Tensor.type_as", a.any_tensor, a.any_tensor),
     _row("Tensor.new_full", a.any_tensor, a.one_of([2], [2, 3], []), a.number),
     _row("zeros_like", a.any_tensor, dtype=a.dtype),
