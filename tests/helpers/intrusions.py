@@ -1,14 +1,16 @@
-"""Something else that runs between two instructions of ours, as handlers of signals and finalizers do."""
+"""Something else that comes between two instructions of ours, as handlers of signals and finalizers do."""
 
 from __future__ import annotations
 
+import ctypes
 import dis
 import signal
 import sys
+import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -45,7 +47,10 @@ def positions_of(code: CodeType) -> frozenset[int]:
 
 @cache
 def positions_after_calls(code: CodeType) -> frozenset[int]:
-    """The offsets of the instructions before which a handler of a signal may be called."""
+    """The offsets of the instructions before which a handler of a signal may be called.
+
+    An exception that another thread has raised here comes there, too.
+    """
     found: set[int] = set()
     before = None
     for one in dis.get_instructions(code):
@@ -63,12 +68,32 @@ def signalled(at: int | None, number: int, files: tuple[str, ...]) -> Iterator[l
 
     These are places in our code and in the `files`; each counts once, however often it is come by.
     """
+    with _at_place(at, partial(signal.raise_signal, number), files, waits.codes) as places:
+        yield places
+
+
+@contextmanager
+def raised_from_elsewhere(
+    at: int | None, error: type[BaseException], files: tuple[str, ...]
+) -> Iterator[list[Any]]:
+    """As `signalled`; an exception comes, as by another thread. No function has it wait."""
+    here = ctypes.c_ulong(threading.get_ident())
+    raise_here = ctypes.pythonapi.PyThreadState_SetAsyncExc
+    act = partial(raise_here, here, ctypes.py_object(error))
+    with _at_place(at, act, files, set()) as places:
+        yield places
+
+
+@contextmanager
+def _at_place(
+    at: int | None, act: Callable[[], Any], files: tuple[str, ...], without: Set[CodeType]
+) -> Iterator[list[Any]]:
     came_by: dict[Any, None] = {}
     places: list[Any] = []
 
     def trace(frame: FrameType, event: str, _: Any) -> Any:
         code = frame.f_code
-        if not code.co_filename.startswith((_OURS, *files)) or code in waits.codes:
+        if not code.co_filename.startswith((_OURS, *files)) or code in without:
             return None
         frame.f_trace_opcodes = True
         if event == "opcode" and frame.f_lasti in positions_after_calls(code):
@@ -77,7 +102,7 @@ def signalled(at: int | None, number: int, files: tuple[str, ...]) -> Iterator[l
                 came_by[place] = None
                 places.append(place)
                 if len(places) - 1 == at:
-                    signal.raise_signal(number)
+                    act()
         return trace
 
     sys.settrace(trace)

@@ -6,6 +6,10 @@ raise (Ctrl-C does), a finalizer may read a tensor: in the middle of JAX's traci
 takes the memory of parameters and the storing of what it gave, neither could be survived.
 
 It costs a microsecond, and so is for what is done once (making programs, first launches) and backward.
+
+An exception that another thread has raised here (`PyThreadState_SetAsyncExc`) does not wait: Python looks for
+one after each call, and at the start of each function. So what is changed and the note of it are written with
+no call between them, and a block whose end was cut short ends when its object goes.
 """
 
 from __future__ import annotations
@@ -36,24 +40,39 @@ _main = threading.main_thread().ident
 class quiet:
     """A context manager, see above. May be nested."""
 
-    __slots__ = ("_is_main",)
+    __slots__ = ("_is_counted", "_waits")
+
+    def __init__(self) -> None:
+        self._is_counted = self._waits = False
 
     def __enter__(self) -> None:
-        self._is_main = threading.get_ident() == _main
-        if self._is_main:
+        is_main = threading.get_ident() == _main
+        if is_main:
             install()
             waits.n += 1
+            self._waits = True
         if not _blocks.n:
             _blocks.collects = gc.isenabled()
         _blocks.n += 1
+        self._is_counted = True
         gc.disable()
 
     def __exit__(self, *error: Any) -> None:
-        _blocks.n -= 1
-        if not _blocks.n and _blocks.collects:
-            gc.enable()
-        if self._is_main:
+        self._end()
+
+    def __del__(self) -> None:
+        if self._is_counted or self._waits:
+            self._end()
+
+    def _end(self) -> None:
+        if self._is_counted:
+            self._is_counted = False
+            _blocks.n -= 1
+            if not _blocks.n and _blocks.collects:
+                gc.enable()
+        if self._waits:
             soon = starmap(deliver_soon, ONCE)
+            self._waits = False
             waits.n -= 1  # from here on a handler may be called, but for the end nothing can
             if came:
                 _ = [*soon]

@@ -153,7 +153,7 @@ def _without_door(handler: Any) -> Any:
 
 def install() -> None:
     """Put doors before all handlers, those of the future too. Off the main thread it does nothing."""
-    if threading.get_ident() != threading.main_thread().ident or not session.once(_DOORS):
+    if _DOORS in session.done or threading.get_ident() != threading.main_thread().ident:
         return
     for number in _signal.valid_signals():
         handler = _get(number)
@@ -162,3 +162,4 @@ def install() -> None:
     # JAX has one. What is raised there is printed and forgotten.
     waits.codes.update(c.__code__ for c in gc.callbacks if hasattr(c, "__code__"))
     _signal.signal, _signal.getsignal = _set_signal, getsignal
+    session.once(_DOORS)  # at the end: what is cut short is done again

@@ -142,7 +142,8 @@ class Binding:
     def release(self) -> None:
         """Give the buffers ordinary values again, so that nobody but they holds their arrays."""
         with quiet(), rebinding():
-            for target, reference in zip(self.targets, self._values, strict=True):
+            # `_bind` may have been cut short, and the last target have no value yet.
+            for target, reference in zip(self.targets, self._values, strict=False):
                 buffer, value = target.buffer(), reference()
                 if value is not None:
                     value.keep()

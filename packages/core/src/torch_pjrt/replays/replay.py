@@ -237,8 +237,8 @@ class Replay:
 
     def _bind_anew(self, n_arguments: int) -> None:
         self.release()
-        self._binding = binding = Binding(self._targets)
-        positions = self._positions = {}
+        binding = Binding(self._targets)
+        positions: dict[Any, int] = {}
         for known in [t.buffer for t in binding.targets] + [r for r, _ in self._only_read]:
             positions[Kept(known)] = len(positions)
         for i in range(n_arguments):
@@ -249,7 +249,7 @@ class Replay:
             for i, value in enumerate(launch.program.outputs):
                 positions[Result(number, value, i)] = len(positions)
         n_bound = len(binding.targets)
-        self._inputs = []
+        inputs: list[_Inputs] = []
         for number, launch in enumerate(self.seen.launches):
             at = [positions[source] for source in launch.sources]
             copied = [
@@ -258,14 +258,16 @@ class Replay:
                 if number < self._n_undone
                 or (at[i] >= n_bound and not isinstance(launch.sources[i], Argument))
             ]
-            self._inputs.append(_Inputs(at, copied))
+            inputs.append(_Inputs(at, copied))
         self._written = [positions[self._writes[t.buffer]] for t in binding.targets]
+        self._positions, self._inputs, self._binding = positions, inputs, binding
 
     def release(self) -> None:
         """Let go of the tensors outside: somebody else runs programs on them now."""
-        if self._binding is not None:
-            self._binding.release()
-            self._binding = None
+        # First it has none: a release may be cut short.
+        binding, self._binding = self._binding, None
+        if binding is not None:
+            binding.release()
 
     def _write(
         self,
