@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -69,3 +71,28 @@ def test_the_page_lists_all_public_names(module: str) -> None:
 
     modules = {name for name in public if isinstance(getattr(loaded, name), ModuleType)}
     assert public - listed - modules - {"__version__"} == set()
+
+
+MODULES = sorted({module for module, _, _ in rows()} - {"torch_xla"})
+SCRIPT = """
+import sys
+import torch_xla
+for name in sys.argv[1:]:
+    found = torch_xla
+    for part in name.split(".")[1:]:
+        found = getattr(found, part)
+    print(found.__name__)
+"""
+
+
+def test_modules_are_attributes_though_nobody_imports_them() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, *MODULES], capture_output=True, text=True, check=True
+    )
+
+    assert done.stdout.split() == MODULES
+
+
+def test_a_module_that_is_not_there_is_an_attribute_error() -> None:
+    for package in ("torch_xla", "torch_xla.core", "torch_xla.experimental", "torch_xla.runtime"):
+        assert not hasattr(importlib.import_module(package), "no_such_module")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Iterator
 
@@ -12,6 +13,7 @@ import torch_xla
 import torch_xla.core.xla_model as xm
 import torch_xla.debug.metrics as met
 from torch_pjrt.errors import SettingError, UnsupportedError
+from torch_pjrt.extend import counters
 
 
 @pytest.fixture(autouse=True)
@@ -54,6 +56,41 @@ def test_a_compiled_function_is_one_program() -> None:
         return (x * 2).sum()
 
     assert double(torch.ones(3, device="xla")).item() == 6.0
+
+
+def test_in_eager_mode_a_compiled_function_is_one_program_too() -> None:
+    @torch_xla.compile(full_graph=True)
+    def double(x: torch.Tensor) -> torch.Tensor:
+        return (x * 2).exp().sum()
+
+    x = torch.ones(3, device="xla")
+    torch_xla.sync()
+    with torch_xla.experimental.eager_mode_context(True):
+        ran = counters.programs_run
+        y = x * 2 + 1
+        assert counters.programs_run == ran + 2
+        total = double(x)
+        assert counters.programs_run == ran + 3
+        assert torch_xla.experimental.is_eager_mode()
+
+    assert not torch_xla.experimental.is_eager_mode()
+    assert total.item() == pytest.approx(3 * math.exp(2.0))
+    assert y.tolist() == [3.0] * 3
+
+
+def test_eager_mode_lasts_until_it_is_ended() -> None:
+    x = torch.ones(3, device="xla")
+    torch_xla.experimental.eager_mode(True)
+    torch_xla.experimental.eager_mode(True)
+    ran = counters.programs_run
+    y = x.exp().sum()
+    in_eager_mode = counters.programs_run - ran
+    torch_xla.experimental.eager_mode(False)
+    z = y * 2 + 1
+
+    assert in_eager_mode == 2
+    assert counters.programs_run == ran + 2
+    assert z.item() == pytest.approx(6 * math.e + 1)
 
 
 def test_a_read_within_a_whole_graph_raises() -> None:

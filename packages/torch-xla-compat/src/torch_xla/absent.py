@@ -1,12 +1,18 @@
-"""Names of `torch_xla` that mean nothing here: asking for one raises, and says what to use instead.
+"""Names that a module does not have at once: those that mean nothing here, and modules of a package.
 
-A module says them as a table and makes its `__getattr__` of it:
+Asking for a name that means nothing here raises, and says what to use instead. A module says them as a table,
+and makes its `__getattr__` of it:
 
     __getattr__ = absent(__name__, {"check_view_sharing": "views are exact here: nothing is to be checked"})
+
+A package has its modules as attributes before anybody imports them: after `import torch_xla` scripts write
+`torch_xla.experimental.eager_mode`.
 """
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -14,8 +20,8 @@ from torch_pjrt.errors import UnsupportedError
 
 
 def absent(module: str, names: Mapping[str, str]) -> Callable[[str], Any]:
-    """The `__getattr__` of a module: `UnsupportedError` for `names`, each with its hint; else
-    `AttributeError`.
+    """The `__getattr__` of a module: `UnsupportedError` for `names`, each with its hint; a module of that
+    package; else `AttributeError`.
 
     The error is no `AttributeError`, which `from torch_xla.x import name` would hide behind "cannot import".
     """
@@ -25,6 +31,23 @@ def absent(module: str, names: Mapping[str, str]) -> Callable[[str], Any]:
             raise UnsupportedError(
                 f"`{module}.{name}` does not exist on torch-pjrt.", hint=names[name]
             )
+        if _is_module(f"{module}.{name}"):
+            return importlib.import_module(f"{module}.{name}")
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
 
     return find
+
+
+def modules_of(package: str) -> Callable[[str], Any]:
+    """The `__getattr__` of a package that has all its names: its modules."""
+    return absent(package, {})
+
+
+def _is_module(name: str) -> bool:
+    try:
+        return (
+            not name.rpartition(".")[2].startswith("__")
+            and importlib.util.find_spec(name) is not None
+        )
+    except ModuleNotFoundError:  # its parent is no package
+        return False

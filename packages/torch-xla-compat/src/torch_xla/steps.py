@@ -14,6 +14,7 @@ import torch
 import torch_pjrt
 from torch_pjrt.errors import UnsupportedError
 from torch_pjrt.extend import counters
+from torch_xla.experimental.eager import eager_mode_context
 
 
 class _Closures(threading.local):
@@ -73,7 +74,8 @@ def compile(
     max_different_graphs    raise it when more programs than this were compiled, over all calls.
     custom_compile_options  options of XLA for the block, by name.
 
-    `name` is not used. `torch.compile(f, backend="pjrt")` is something else: it saves the cost of Python.
+    In eager mode the block is one program all the same. `name` is not used.
+    `torch.compile(f, backend="pjrt")` is something else: it saves the cost of Python.
     """
     region = _Region(full_graph or False, max_different_graphs, custom_compile_options or {})
     if f is None:
@@ -100,7 +102,8 @@ class _Region:
     def __call__(self) -> Iterator[None]:
         sync()
         ran, compiled = counters.programs_run, counters.programs_compiled
-        with torch_pjrt.compile_options(**self._options) if self._options else nullcontext():
+        options = torch_pjrt.compile_options(**self._options) if self._options else nullcontext()
+        with eager_mode_context(False), options:
             yield
             sync()
         self._compiled += counters.programs_compiled - compiled
