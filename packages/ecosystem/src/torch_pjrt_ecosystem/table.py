@@ -149,6 +149,14 @@ PATCHES = (
         "`torch.where(isfinite(loss), loss, average)` in `Trainer._run_epoch`",
     ),
     Patch(
+        "transformers.masks",
+        ("transformers.masking_utils",),
+        "for_transformers.masks:install",
+        "masks of padding that came from the host are known to be ones, or not, without a read",
+        "each forward reads its mask, and ends a program there",
+        "collators say whether they have padded",
+    ),
+    Patch(
         "transformers.random_states",
         ("transformers.trainer",),
         "for_transformers.random_states:install",

@@ -1,0 +1,89 @@
+"""Whether a mask of padding leaves anything out: known without a read for one that came from the host.
+
+Models ask it of each mask, and leave out a mask that does nothing. Integers that came from the host have a
+known range: where the least is 1, nothing is padding; where it is 0, something is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from torch_pjrt_ecosystem.replacing import wrap
+
+_KNOWN = "_pjrt_leaves_nothing_out"
+
+
+def install(masking_utils: Any) -> None:
+    """`masking_utils` is `transformers.masking_utils`."""
+    wrap(masking_utils, "_preprocess_mask_arguments", _preprocess)
+    wrap(masking_utils, "fast_all", _fast_all)
+    wrap(masking_utils, "_ignore_causal_mask_sdpa", _ignore_causal)
+    wrap(masking_utils, "_ignore_bidirectional_mask_sdpa", _ignore_bidirectional)
+
+
+def is_all_ones(mask: object) -> bool | None:
+    """Whether no element is 0, None where that takes a read."""
+    from torch_pjrt.extend import Uploaded, buffer_of, is_pjrt
+
+    if not isinstance(mask, torch.Tensor) or not is_pjrt(mask):
+        return None
+    buffer = buffer_of(mask)
+    if buffer.padded is not None or not isinstance(value := buffer.value, Uploaded):
+        return None
+    least, most = value.range
+    if least > 0 or most < 0:
+        return True
+    is_whole = mask.numel() == value.spec.numel
+    return False if is_whole and 0 in (least, most) else None
+
+
+def _preprocess(
+    original: Callable[..., Any], config: Any, embeddings: Any, mask: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """Has the mask of bools that it gives know what is known of the mask of integers."""
+    found = original(config, embeddings, mask, *args, **kwargs)
+    if torch.compiler.is_compiling():
+        return found
+    given, known = found[1], is_all_ones(mask)
+    is_the_same = isinstance(given, torch.Tensor) and given.shape == getattr(mask, "shape", None)
+    if known is not None and is_the_same:
+        setattr(given, _KNOWN, (known, given._version))
+    return found
+
+
+def _known(mask: object) -> bool | None:
+    """What `_preprocess` has noted of a mask that nobody has written to since."""
+    known, version = getattr(mask, _KNOWN, (None, 0))
+    return known if isinstance(mask, torch.Tensor) and mask._version == version else None
+
+
+def _fast_all(original: Callable[..., Any], tensor: torch.Tensor) -> Any:
+    known = _known(tensor)
+    return original(tensor) if known is None else known
+
+
+def _ignore_causal(
+    original: Callable[..., bool],
+    padding_mask: Any,
+    q_length: int,
+    kv_length: int,
+    *args: Any,
+    **kwargs: Any,
+) -> bool:
+    """Without a mask it says what it says with ones, where there are as many queries as keys."""
+    known = _known(padding_mask)
+    if known is None or q_length != kv_length or padding_mask.shape[-1] != kv_length:
+        return original(padding_mask, q_length, kv_length, *args, **kwargs)
+    return known and original(None, q_length, kv_length, *args, **kwargs)
+
+
+def _ignore_bidirectional(
+    original: Callable[..., bool], padding_mask: Any, *args: Any, **kwargs: Any
+) -> bool:
+    known = _known(padding_mask)
+    if known is None:
+        return original(padding_mask, *args, **kwargs)
+    return known and original(None, *args, **kwargs)
