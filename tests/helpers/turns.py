@@ -1,4 +1,4 @@
-"""Tests that are `slow` take turns.
+"""Tests that are `slow` take turns, and so do the rows of long tables.
 
 With `--part today/8`, an eighth of them runs, another one each day. What the command line names by its
 file runs whole.
@@ -6,6 +6,9 @@ file runs whole.
     slow            this test; of a parametrized one, each row has a turn of its own
     slow("file")    all of the file that are marked so have one turn, together
     slow("rows")    of a parametrized test the first row runs each day, and the others take turns
+
+Of a parametrized test that is not `slow` and has more than 8 rows, the first two run each day, and the others
+every fourth day.
 """
 
 from __future__ import annotations
@@ -15,6 +18,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+LONG, ALWAYS, DAYS = (
+    8,
+    2,
+    4,
+)  # rows of a long table; of which run each day; and the others every fourth day
 
 
 def pytest_addoption(parser: Any) -> None:
@@ -41,7 +50,7 @@ def pytest_collection_modifyitems(config: Any, items: list[pytest.Item]) -> None
     files = [path for arg in config.args if (path := Path(arg.partition("::")[0])).suffix == ".py"]
     named = {(config.invocation_params.dir / file).resolve() for file in files}
     free = [item for item in items if item.path not in named]
-    resting = set(out_of_turn(turns_of(free), number, of))
+    resting = {*out_of_turn(turns_of(free), number, of), *rows_out_of_turn(free, number)}
     config.hook.pytest_deselected(items=list(resting))
     items[:] = [item for item in items if item not in resting]
 
@@ -57,6 +66,17 @@ def turns_of(items: Iterable[pytest.Item]) -> Iterator[tuple[pytest.Item, str | 
         else:
             yield item, str(item.path) if mark.args == ("file",) else item.nodeid
         begun.add(table)
+
+
+def rows_out_of_turn(items: Iterable[pytest.Item], number: int) -> Iterator[pytest.Item]:
+    """Of long tables the rows that do not run in the part of this number."""
+    tables: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if "[" in item.nodeid and item.get_closest_marker("slow") is None:
+            tables.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for rows in tables.values():
+        if len(rows) > LONG:
+            yield from (row for i, row in enumerate(rows) if i >= ALWAYS and (i - number) % DAYS)
 
 
 def out_of_turn(items: Iterable[tuple[Any, str | None]], number: int, of: int) -> Iterable[Any]:

@@ -175,6 +175,7 @@ def test_devices_command_puts_the_preferred_one_first(installed: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_broken_plugin_beside_it_is_warned_of_by_name_and_the_rest_works(
     installed: Path, tmp_path: Path
 ) -> None:

@@ -29,6 +29,7 @@ print([p.sum().item().hex() for p in model.parameters()], torch.randperm(9, devi
 """
 
 
+@pytest.mark.slow
 def test_two_processes_with_one_seed_agree_bit_by_bit(python: Run) -> None:
     first, second = (python(TRAINING).stdout for _ in range(2))
 

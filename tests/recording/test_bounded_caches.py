@@ -80,6 +80,7 @@ def test_programs_are_found_again_when_all_has_to_go(
     assert counts[2:] == [0, 0, 0]
 
 
+@pytest.mark.slow
 def test_specs_and_signatures_that_nobody_needs_go(tight: list[Cache[Any, Any]]) -> None:
     def run(sizes: range) -> None:
         for n in sizes:

@@ -337,6 +337,7 @@ def assert_same(ours: Tensor, theirs: Tensor) -> None:
     torch.testing.assert_close(ours.cpu(), theirs, rtol=0, atol=0, equal_nan=True)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Use of .* on expanded tensors is deprecated:UserWarning")
 def test_program_of_views_and_writes_gives_what_the_cpu_gives(
     record_property: Callable[[str, object], None],

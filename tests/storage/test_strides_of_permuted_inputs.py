@@ -198,6 +198,7 @@ def pointwise() -> Iterator[Any]:
             yield op
 
 
+@pytest.mark.slow
 def test_pointwise_operators_have_the_strides_of_the_cpu_for_tensors_that_lie_differently() -> None:
     halves = (torch.float32, torch.float64)
     n = 0

@@ -191,6 +191,7 @@ def test_first_step_of_a_shape_is_the_program_of_the_second(compiled: Count) -> 
     assert compiled() == 1
 
 
+@pytest.mark.slow
 def test_collecting_garbage_at_any_time_changes_nothing(compiled: Count) -> None:
     import gc
 

@@ -35,6 +35,7 @@ def suite(*paths: str, **variables: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_suite_runs_on_the_named_device_and_tells_what_works() -> None:
     done = suite("", XLA_FLAGS="--xla_force_host_platform_device_count=1")
 

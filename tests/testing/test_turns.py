@@ -1,10 +1,14 @@
-"""Tests that are `slow` take turns: each runs in one of so many parts, and a file's may stay together."""
+"""Tests that are `slow` take turns: each runs in one of so many parts, and a file's may stay together.
+
+So do the rows of long tables."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from turns import out_of_turn
+from turns import out_of_turn, rows_out_of_turn
 
 pytest_plugins = ["pytester"]
 
@@ -58,3 +62,41 @@ def test_first_row_of_a_table_runs_each_day_and_each_other_one_in_one_part(
     first, *others = zip(*(sorted(rows(part)) for part in range(3)), strict=True)
     assert first == (0, 0, 0)
     assert sorted(n for day in others for n in day) == [1, 2, 3]
+
+
+class Row:
+    """As much of a test as turns ask for."""
+
+    def __init__(self, nodeid: str, mark: object = None) -> None:
+        self.nodeid, self.mark = nodeid, mark
+
+    def get_closest_marker(self, name: str) -> object:
+        return self.mark
+
+
+@pytest.mark.parametrize(("n_rows", "at_most"), [(8, 8), (9, 4), (42, 12)])
+def test_rows_of_a_long_table_run_every_fourth_day(n_rows: int, at_most: int) -> None:
+    table: list[Any] = [Row(f"test_table[{n}]") for n in range(n_rows)]
+
+    days = [set(table) - set(rows_out_of_turn(table, part)) for part in range(8)]
+
+    assert all(set(table[:2]) <= day for day in days)
+    assert days[:4] == days[4:]
+    assert set().union(*days[:4]) == set(table)
+    assert max(map(len, days)) == at_most
+
+
+def test_only_rows_of_long_tables_that_are_not_slow_rest() -> None:
+    slow: list[Any] = [Row(f"test_slow[{n}]", mark=object()) for n in range(20)]
+    single: list[Any] = [Row(f"test_{n}") for n in range(20)]
+
+    assert not list(rows_out_of_turn([*slow, *single], 0))
+
+
+def test_a_long_table_of_a_file_that_is_named_runs_whole(pytester: pytest.Pytester) -> None:
+    pytester.makeini("[pytest]\naddopts = -p turns --import-mode=importlib")
+    table = "import pytest\n@pytest.mark.parametrize('n', range(20))\ndef test_table(n): pass"
+    pytester.makepyfile(test_some=table)
+
+    pytester.runpytest_inprocess("--part", "0/8").assert_outcomes(passed=6, deselected=14)
+    pytester.runpytest_inprocess("--part", "0/8", "test_some.py").assert_outcomes(passed=20)
