@@ -23,6 +23,16 @@ SIZES: dict[str, Any] = {
     "max_position_embeddings": 64,
 }
 GROUPED = {**SIZES, "num_key_value_heads": 2}
+T5: dict[str, Any] = {
+    "vocab_size": 64,
+    "d_model": 32,
+    "d_kv": 8,
+    "d_ff": 64,
+    "num_layers": 1,
+    "num_heads": 4,
+    "decoder_start_token_id": 0,
+    "pad_token_id": 0,
+}
 MODELS: dict[str, Callable[[], Any]] = {
     "Llama": lambda: transformers.LlamaForCausalLM(transformers.LlamaConfig(**GROUPED)),
     "Mistral": lambda: transformers.MistralForCausalLM(
@@ -33,18 +43,7 @@ MODELS: dict[str, Callable[[], Any]] = {
         transformers.GPT2Config(vocab_size=64, n_embd=32, n_layer=1, n_head=4, n_positions=64)
     ),
     "Bert": lambda: transformers.BertForMaskedLM(transformers.BertConfig(**SIZES)),
-    "T5": lambda: transformers.T5ForConditionalGeneration(
-        transformers.T5Config(  # pyright: ignore[reportCallIssue]
-            vocab_size=64,
-            d_model=32,
-            d_kv=8,
-            d_ff=64,
-            num_layers=1,
-            num_heads=4,
-            decoder_start_token_id=0,
-            pad_token_id=0,
-        )
-    ),
+    "T5": lambda: transformers.T5ForConditionalGeneration(transformers.T5Config(**T5)),
 }
 
 
@@ -107,7 +106,7 @@ def test_nothing_is_known_of_a_tensor_of_the_cpu() -> None:
 def test_a_mask_that_was_written_to_is_looked_at() -> None:
     from transformers import masking_utils
 
-    config = transformers.LlamaConfig(**GROUPED, attn_implementation="sdpa")
+    config = MODELS["Llama"]().config
     embeddings = torch.zeros(3, 12, 32, device="pjrt")
     ones = masks()["ones"].to("pjrt")
     mask: Any = masking_utils._preprocess_mask_arguments(

@@ -37,7 +37,7 @@ def _get_grad_scaler(
     from accelerate.state import AcceleratorState
     from accelerate.utils import DistributedType
 
-    is_ours = AcceleratorState().device.type == "pjrt" and distributed_type == DistributedType.NO
-    if is_ours:
+    is_ours = AcceleratorState().device.type == "pjrt"
+    if is_ours and distributed_type != DistributedType.FSDP:  # which has a scaler of its own
         return torch.amp.GradScaler("pjrt", **kwargs)
     return original(distributed_type, **kwargs)
