@@ -101,15 +101,35 @@ OWN: dict[str, Callable[[Tensors], bool]] = {
     "dist": _one_number,
     "allclose": _one_number,
     "ldexp": _one_number,
-    "_trilinear": lambda on_cpu: _one_number(on_cpu) or any(not t.numel() for _, t in on_cpu),
+    "_trilinear": _one_number,
     "_unsafe_masked_index": _whole("indices"),
     "_unsafe_masked_index_put_accumulate": _whole("indices"),
     "soft_margin_loss": _one_number,
-    # `matmul`, then `add_`
+    # `matmul`, then `add_`; `addmm` of an input of two dims.
     "linear": _numbers("bias"),
     # A `TensorIterator` that was not told to take numbers.
     "clamp": _whole(),
     "binary_cross_entropy": _whole(),
+}
+
+
+def _value_moves(tensors: Tensors) -> bool:
+    """All but a value without dims are on the CPU: the value is moved there."""
+    return all(t.device.type == "cpu" or (n == "values" and not t.ndim) for n, t in tensors)
+
+
+#   the operators' names    what the kernels take whatever the table above says, and where their result is the
+#                           first tensor's
+TAKEN: dict[str, Callable[[Tensors], bool]] = {
+    "index_put": _value_moves,
+    "_unsafe_index_put": _value_moves,
+    "_index_put_impl": _value_moves,
+    # Zeros are made where the first is, and that is all.
+    "_trilinear": lambda tensors: any(not t.numel() for _, t in tensors),
+}
+#   the operators' names    what they refuse whatever the table says
+REFUSED: dict[str, Callable[[Tensors], bool]] = {
+    "linear": lambda tensors: tensors[0][1].ndim == 2,
 }
 
 # They move data between devices, or look at sizes only. `ctc_loss` moves lengths and targets beforehand.
@@ -157,8 +177,10 @@ def is_refused(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     if len({t.device.type for _, t in tensors}) < 2:
         return False
     name = name_of(op)
-    if name in FREE:
+    if name in FREE or (name in TAKEN and TAKEN[name](tensors)):
         return False
+    if name in REFUSED and REFUSED[name](tensors):
+        return True
     on_cpu = [(n, t) for n, t in tensors if t.device.type == "cpu"]
     written = {a.name for a in op._schema.arguments if a.alias_info and a.alias_info.is_write}
     if any(n in written for n, _ in on_cpu):
@@ -192,16 +214,19 @@ class _Judge(TorchDispatchMode):
         if is_refused(func, args, kwargs):
             raise Refused(str(func))
         if len(devices) > 1 and name_of(func) not in FREE:  # the fake kernel knows fewer rules
-            args, kwargs = _on_cuda(args), _on_cuda(kwargs)
+            tensors = list(tensors_of(func, args, kwargs))
+            is_taken = name_of(func) in TAKEN and TAKEN[name_of(func)](tensors)
+            device = tensors[0][1].device.type if is_taken else "cuda"
+            args, kwargs = _on(device, args), _on(device, kwargs)
         return func(*args, **kwargs)
 
 
-def _on_cuda(x: Any) -> Any:
+def _on(device: str, x: Any) -> Any:
     if isinstance(x, torch.Tensor):
-        return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="cuda")
+        return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=device)
     if isinstance(x, (list, tuple)):
-        return type(x)(map(_on_cuda, x))
-    return {k: _on_cuda(v) for k, v in x.items()} if isinstance(x, dict) else x
+        return type(x)([_on(device, part) for part in x])
+    return {k: _on(device, v) for k, v in x.items()} if isinstance(x, dict) else x
 
 
 def verdict(call: Callable[[Callable[[torch.Tensor, bool], torch.Tensor]], object]) -> str | None:

@@ -40,6 +40,7 @@ UNSAID = (
     "uniform",
     "dropout",
     "exponential",
+    "resize",
 )
 
 # PyTorch itself dies of them where a tensor has no dims, on any device.
@@ -241,6 +242,20 @@ def test_fill_takes_its_value_from_the_other_device() -> None:
     here.fill_(torch.tensor(3.0, device="pjrt"))
 
     assert (there.tolist(), here.tolist()) == ([2, 2], [3, 3])
+
+
+def test_value_without_dims_is_moved_to_the_indexed_tensor() -> None:
+    value, there = torch.tensor(2.0, device="pjrt"), torch.tensor([0], device="pjrt")
+    for index in (torch.tensor([1]), torch.tensor([False, True])):
+        x = torch.zeros(2)
+
+        x[index] = value
+        x.index_put_((index,), value, accumulate=index.dtype != torch.bool)
+
+        assert x.tolist() == [0, 2 if index.dtype == torch.bool else 4]
+        for given, values in (((index,), value.reshape(1)), ((there,), value), ((there,), x[0])):
+            with pytest.raises(RuntimeError, match="same device"):
+                x.index_put_(given, values)
 
 
 def test_equal_with_a_cpu_tensor_raises() -> None:

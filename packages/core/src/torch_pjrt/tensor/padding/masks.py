@@ -15,6 +15,8 @@ import torch
 from torch_pjrt.overloads import aten
 from torch_pjrt.tensor.padding.data_dependent import positions_of
 from torch_pjrt.tensor.recording import record
+from torch_pjrt.tensor.storage.buffer import is_pjrt
+from torch_pjrt.tensor.storage.mixed_devices import mismatch
 from torch_pjrt.tensor.storage.overlap import refuse_overlap
 
 Indices = Sequence[torch.Tensor | None]
@@ -57,6 +59,11 @@ def _index_put_impl_(
 def _put(
     op: Any, self: torch.Tensor, indices: Indices, values: torch.Tensor, accumulate: bool
 ) -> torch.Tensor:
+    if not is_pjrt(self):
+        if values.ndim or not is_pjrt(values):
+            raise mismatch(self.device)
+        # As on every accelerator, a value without dims is moved to the tensor.
+        return op(self, indices, values.to(self.device), accumulate)
     mask = indices[0] if len(indices) == 1 else None
     if (
         isinstance(mask, torch.Tensor)
