@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter, is_
 from typing import Any
 
 from torch_pjrt.client.stack_elements import copy_of
@@ -41,6 +42,9 @@ def rebinding() -> Iterator[None]:
         yield
     finally:
         rebindings[thread] += 1
+
+
+_value_of, _spec_of = attrgetter("value"), attrgetter("spec")
 
 
 class Stale(Exception):
@@ -110,6 +114,8 @@ class Binding:
         self._taken = [i for i, t in enumerate(there) if t.is_taken]
         for target in there:
             buffer_at(target.buffer, target.spec)
+        self._buffers = [t.buffer for t in there]
+        self._specs = [t.spec for t in there]
         with quiet(), rebinding():
             for target in there:
                 self._bind(target)
@@ -131,13 +137,21 @@ class Binding:
         self.release()  # or the list would live as long as one of the values
 
     def stands(self) -> bool:
-        """Whether every buffer is there and holds its value, and nobody else holds that, or what is taken."""
+        """Whether every buffer is there and holds its value, and nobody else holds that, or what is taken.
+
+        The loops run in C, as a model may have a thousand targets.
+        """
         values = [reference() for reference in self._values]
-        return (
-            all(map(_holds, self.targets, values))
-            and are_held_once(values)
-            and are_held_once([self.arrays[i] for i in self._taken])
-        )
+        buffers = [reference() for reference in self._buffers]
+        try:
+            return (
+                all(map(is_, map(_value_of, buffers), values))
+                and all(map(is_, map(_spec_of, buffers), self._specs))
+                and are_held_once(values)  # a value that is gone is None, which many hold
+                and are_held_once([self.arrays[i] for i in self._taken])
+            )
+        except AttributeError:  # a buffer is gone
+            return False
 
     def release(self) -> None:
         """Give the buffers ordinary values again, so that nobody but they holds their arrays."""
@@ -151,11 +165,6 @@ class Binding:
                         buffer.value = Value.of_array(value.spec, value.array)
             self.targets, self._values, self._taken = [], [], []
             self.arrays = []
-
-
-def _holds(target: Target, value: ArraySlot | None) -> bool:
-    buffer = target.buffer()
-    return buffer is not None and buffer.value is value and buffer.spec is target.spec
 
 
 def _let_go(arrays: list[Any], position: int, _: weakref.ref[ArraySlot]) -> None:
