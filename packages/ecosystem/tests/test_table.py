@@ -60,14 +60,16 @@ def test_importing_torch_imports_no_library_and_no_jax() -> None:
     assert (done.stdout, done.stderr) == ("[]\n", "")
 
 
-@pytest.mark.parametrize("first", ["IMPORT_TORCH", ""])
+@pytest.mark.slow("rows")
+@pytest.mark.parametrize("first", ["", "IMPORT_TORCH"])
 def test_all_rows_are_applied_whichever_is_imported_first(first: str) -> None:
     """Where a library comes first, it is what imports PyTorch, in the middle of its own import."""
     if not first and not entry_points(group="torch.backends", name="pjrt_ecosystem"):
         first = "IMPORT_TORCH"  # nothing but an installed package is called then
     done = run(
         f"{first}\n"
-        "import transformers.trainer, accelerate, lightning.pytorch, lightning.fabric, sys\n"
+        "import transformers.trainer, transformers.masking_utils, accelerate, sys\n"
+        "import lightning.pytorch, lightning.fabric\n"
         "import pytorch_lightning, lightning_fabric\n"
         "from torch_pjrt_ecosystem import statuses\n"
         "assert 'jax' not in sys.modules\n"

@@ -50,7 +50,8 @@ def train(accelerator: Accelerator, epochs: int = 2) -> tuple[list[float], Costs
     return [loss.item() for loss in losses], costs
 
 
-@pytest.mark.parametrize("accumulated", [1, 2])
+@pytest.mark.slow("rows")
+@pytest.mark.parametrize("accumulated", [2, 1])
 def test_losses_are_the_cpus_with_one_program_a_step_and_no_read(accumulated: int) -> None:
     accelerator = Accelerator(gradient_accumulation_steps=accumulated)
 
@@ -136,7 +137,8 @@ def test_fp16_scales_and_skips_steps_as_pytorch_does(scale: float) -> None:
     torch.testing.assert_close(losses, on_cpu[0], rtol=0, atol=5e-3)
 
 
-@pytest.mark.parametrize("backend", ["pjrt", "inductor"])
+@pytest.mark.slow("rows")
+@pytest.mark.parametrize("backend", ["inductor", "pjrt"])
 def test_compiled_it_is_our_backend(backend: str) -> None:
     accelerator = Accelerator(dynamo_backend=backend)
 

@@ -15,7 +15,9 @@ from small import Costs, model, rows
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*Spec:FutureWarning")
 
 
-@pytest.fixture(params=["lightning.fabric", "lightning_fabric"])
+@pytest.fixture(
+    params=["lightning.fabric", pytest.param("lightning_fabric", marks=pytest.mark.slow)]
+)
 def fabric_of(request: pytest.FixtureRequest) -> ModuleType:
     """Fabric, by both of its names."""
     return import_module(request.param)

@@ -21,7 +21,9 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 
-@pytest.fixture(params=["lightning.pytorch", "pytorch_lightning"])
+@pytest.fixture(
+    params=["lightning.pytorch", pytest.param("pytorch_lightning", marks=pytest.mark.slow)]
+)
 def pl(request: pytest.FixtureRequest) -> ModuleType:
     """Lightning, by both of its names."""
     return import_module(request.param)
@@ -84,6 +86,7 @@ def losses(net: Any) -> list[float]:
     return [loss.item() for loss in net.losses]
 
 
+@pytest.mark.slow("rows")
 @pytest.mark.parametrize(
     "arguments",
     [{}, {"accelerator": "pjrt"}, {"strategy": "pjrt"}, {"accelerator": "pjrt", "devices": 1}],

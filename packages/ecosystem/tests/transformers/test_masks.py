@@ -55,6 +55,7 @@ def masks() -> dict[str, torch.Tensor]:
     return {"ones": ones, "right": right, "left": left}
 
 
+@pytest.mark.slow("rows")
 @pytest.mark.parametrize("name", MODELS)
 def test_a_forward_is_the_cpus_and_reads_nothing(name: str) -> None:
     torch.manual_seed(0)
