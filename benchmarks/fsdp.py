@@ -127,8 +127,12 @@ def mesh_for(way: str, n: int, target: str | None) -> Any:
     return Mesh(shape, names) if target is None else Mesh.for_target(target, shape, names)
 
 
-def spread(model: Any, way: str, mesh: Any) -> None:
-    """Have the model lie as the way says."""
+# How early a block's parameters may be gathered: as `fully_shard` takes it for forward and backward.
+GATHERED = {"any time": None, "tied": 0, "one ahead": 1}
+
+
+def spread(model: Any, way: str, mesh: Any, gathers: str = "tied") -> None:
+    """Have the model lie as the way says. `gathers`: a name in `GATHERED`."""
     import torch
     from torch.distributed.fsdp import MixedPrecisionPolicy
 
@@ -156,10 +160,14 @@ def spread(model: Any, way: str, mesh: Any) -> None:
         reshard_after_forward=not way.endswith("kept"),
         mp_policy=half,
         offload_policy=offload,
+        forward_prefetch=GATHERED[gathers],
+        backward_prefetch=GATHERED[gathers],
     )
 
 
-def measured(way: str, target: str | None, shape: Shape, sequences: int) -> dict[str, Any]:
+def measured(
+    way: str, target: str | None, shape: Shape, sequences: int, gathers: str
+) -> dict[str, Any]:
     """Of the step of a way: bytes of a chip, collectives, and how long it took to compile."""
     import torch
     import torch.nn.functional as F
@@ -174,7 +182,7 @@ def measured(way: str, target: str | None, shape: Shape, sequences: int) -> dict
     mesh = mesh_for(way, n, target)
     torch.manual_seed(0)
     model = model_of(shape, "remat" in way, "meta" if target else "cpu")
-    spread(model, way, mesh)
+    spread(model, way, mesh, gathers)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     autocast = way == "plain"
 
@@ -300,6 +308,7 @@ def main() -> None:
     parser.add_argument("--layers", nargs="+", type=int)
     parser.add_argument("--sequences", type=int, default=1)
     parser.add_argument("--length", type=int)
+    parser.add_argument("--gathers", choices=tuple(GATHERED), default="tied")
     parser.add_argument("--timeout", type=float, default=900)
     given = parser.parse_args()
     if given.where == "one":
@@ -320,7 +329,7 @@ def main() -> None:
 def in_a_process(given: Any, target: str | None, way: str, n: int) -> dict[str, Any]:
     command = [sys.executable, __file__, "one", "--ways", way, "--layers", str(n)]
     command += ["--targets", target] if target else ["--targets", "none"]
-    command += ["--sequences", str(given.sequences)]
+    command += ["--sequences", str(given.sequences), "--gathers", given.gathers]
     command += ["--length", str(given.length)] if given.length else []
     try:
         done = subprocess.run(
@@ -343,7 +352,8 @@ def one(given: Any) -> None:
     values = {**base.__dict__, "layers": given.layers[0]}
     if given.length:
         values["length"] = given.length
-    print(json.dumps(measured(given.ways[0], target, Shape(**values), given.sequences)))
+    found = measured(given.ways[0], target, Shape(**values), given.sequences, given.gathers)
+    print(json.dumps(found))
 
 
 def row(target: str | None, way: str, n: int, found: dict[str, Any]) -> str:

@@ -178,6 +178,8 @@ def test_second_rule_and_rules_for_operators_of_pytorch_are_refused():
 
 extend.define_annotation("extend_test.named")
 extend.define_annotation("extend_test.times", lambda x, factor: x * factor, gradient=False)
+extend.define_annotation("extend_test.back", lambda x, factor: x * factor, gradient=False)
+extend.define_annotation("extend_test.there", gradient="extend_test.back")
 
 
 class Seen:
@@ -238,6 +240,21 @@ def test_gradient_gets_the_annotation_where_its_kind_says_so(
     assert x.grad is not None
     assert x.grad.tolist() == [1, 1, 1]
     assert sum(extend.annotation_of(n) is not None for g in graphs for n in g.nodes) == times
+
+
+@pytest.mark.parametrize("in_a_graph", [False, True])
+def test_gradient_gets_the_annotation_of_another_kind_where_its_kind_says_so(in_a_graph: bool):
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return extend.annotate(x * 1, "extend_test.there", 5).sum()
+
+    x = torch.ones(3, device="pjrt", requires_grad=True)
+
+    y = (torch.compile(f, backend="pjrt", fullgraph=True) if in_a_graph else f)(x)
+    y.backward()
+
+    assert y.item() == 3
+    assert x.grad is not None
+    assert x.grad.tolist() == [5, 5, 5]
 
 
 def test_annotation_within_a_compiled_function_breaks_no_graph():

@@ -16,7 +16,8 @@ DYNAMO_SKIPS = ("torch_pjrt_fsdp.checkpoint", "torch_pjrt_fsdp.data")
 
 @impl
 def torch_pjrt_passes(device: Device) -> Sequence[Pass]:
-    """The one that makes gradients of what is in parts come back in parts."""
+    """Gradients of what is in parts come back in parts, and gathers wait for what their block computes on."""
+    from torch_pjrt_fsdp.annotated.ordering import TieGathers
     from torch_pjrt_fsdp.annotated.scattering import ScatterGradients  # which imports JAX
 
-    return [ScatterGradients()]
+    return [ScatterGradients(), TieGathers()]

@@ -45,7 +45,7 @@ class Kind:
 
     name: str
     rule: Callable[..., Any] | None
-    gradient: bool
+    gradient: bool | str
     again: str | None = None
 
 
@@ -56,7 +56,7 @@ def define_annotation(
     kind: str,
     rule: Callable[..., Any] | None = None,
     *,
-    gradient: bool = True,
+    gradient: bool | str = True,
     again: str | None = None,
     fingerprint: str | None = None,
 ) -> None:
@@ -64,7 +64,8 @@ def define_annotation(
 
     rule         what a node becomes: from a JAX array and the annotation's arguments to an array of the
                  same shape and dtype, `jax.lax.with_sharding_constraint` say. None: the array as it is.
-    gradient     whether the value's gradient gets the same annotation.
+    gradient     whether the value's gradient gets the same annotation; or the kind of the one that it gets,
+                 with the same arguments.
     again        a kind without arguments: the backward of a graph that `torch.compile` makes is to compute
                  the value again instead of keeping it, from its input annotated so. A kind whose rule is a
                  barrier keeps XLA from merging the two.
@@ -138,7 +139,8 @@ def _plain(x: Any) -> Any:
 def _backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
     known = kinds.get(ctx.kind)
     if known is not None and known.gradient:
-        grad = ANNOTATE(grad, ctx.kind, ctx.value)
+        kind = known.gradient if isinstance(known.gradient, str) else ctx.kind
+        grad = ANNOTATE(grad, kind, ctx.value)
     return grad, None, None
 
 

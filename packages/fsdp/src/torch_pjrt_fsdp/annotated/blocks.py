@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_map_only
 
 from torch_pjrt.errors import UnsupportedError
 from torch_pjrt.extend import is_pjrt
+from torch_pjrt_fsdp.annotated import here
 from torch_pjrt_fsdp.annotated.axes import Axes
 from torch_pjrt_fsdp.annotated.gathering import Lying, Resharding, gathered, in_backward
 from torch_pjrt_fsdp.annotated.precision import Precision
@@ -45,6 +46,8 @@ class Block:
 
     owned    the parameters that it gathers: those within it that no block within it has.
     is_root  it is no part of another block; it brings batches onto the mesh.
+    forward_prefetch, backward_prefetch    how many blocks before its own forward or backward its parameters
+             may be gathered; None: when XLA likes.
     """
 
     module: nn.Module
@@ -54,6 +57,8 @@ class Block:
     resharded: bool
     is_root: bool = True
     batch_dim: int | None = 0
+    forward_prefetch: int | None = None
+    backward_prefetch: int | None = None
     is_active: bool = False
     _was: list[tuple[nn.Module, str, Any]] = field(default_factory=list)
     _resharding: list[Resharding] = field(default_factory=list)
@@ -86,6 +91,7 @@ class Block:
         args, kwargs = self.precision.cast_inputs(args, kwargs, self.is_root)
         if self.is_active:
             return args, kwargs  # called within itself
+        args, kwargs = self._begins(args, kwargs)
         self.is_active = True
         self._swap_in(self.owned)
         if self.resharded:
@@ -103,17 +109,29 @@ class Block:
             )
         if self.is_root and self.batch_dim is not None:
             args, kwargs = tree_map_only(torch.Tensor, self._spread_in_graph, (args, kwargs))
-        return self.precision.cast_inputs(args, kwargs, self.is_root)
+        return self._begins(*self.precision.cast_inputs(args, kwargs, self.is_root))
+
+    def _begins(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        if self._is_any_time:
+            return args, kwargs
+        return here.begins((args, kwargs), self.forward_prefetch)
+
+    def _ends(self, output: Any) -> Any:
+        return output if self._is_any_time else here.ends(output, self.backward_prefetch)
+
+    @property
+    def _is_any_time(self) -> bool:
+        return self.forward_prefetch is None and self.backward_prefetch is None
 
     def leave(self, output: Any) -> Any:
         """After the forward, also where that has raised: the parts are back in their places."""
         if torch.compiler.is_compiling():
-            return self.precision.cast_output(output)
+            return self._ends(self.precision.cast_output(output))
         while self._resharding:
             self._resharding.pop().__exit__(None, None, None)
         self._swap_out()
         self.is_active = False
-        return self.precision.cast_output(output) if self.is_here() else output
+        return self._ends(self.precision.cast_output(output)) if self.is_here() else output
 
     def _swap_in(self, which: list[Owned]) -> None:
         made: dict[int, torch.Tensor] = {}  # tied ones are gathered once

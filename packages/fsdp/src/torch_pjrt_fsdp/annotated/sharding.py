@@ -41,7 +41,8 @@ if TYPE_CHECKING:
 class FSDPModule:
     """What a module that is a block is as well, by a class made of its own: PyTorch's methods of that name.
 
-    What they say of the order in which collectives run has no meaning within one program: XLA orders it.
+    One program has all collectives of a step. What these methods say of their order is how early a block's
+    parameters may be gathered; XLA does the rest.
     """
 
     def set_reshard_after_forward(self, reshard_after_forward: bool, recurse: bool = True) -> None:
@@ -74,10 +75,17 @@ class FSDPModule:
         """Accepted; changes nothing."""
 
     def set_modules_to_forward_prefetch(self, modules: list[Any]) -> None:
-        """Accepted; XLA decides how early it gathers."""
+        """Let the parameters of the blocks that follow be gathered when this block's forward begins.
+
+        modules   in the order of their forwards: the next block, the one after it, ...
+        """
+        for distance, module in enumerate(modules, 1):
+            _block_to_prefetch(module).forward_prefetch = distance
 
     def set_modules_to_backward_prefetch(self, modules: list[Any]) -> None:
-        """Accepted; XLA decides how early it gathers."""
+        """The same for backward; `modules` in the order of their backwards."""
+        for distance, module in enumerate(modules, 1):
+            _block_to_prefetch(module).backward_prefetch = distance
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         """What `to`, `to_empty` and their like do: parameters that it replaces lie as the old ones did."""
@@ -103,6 +111,8 @@ def fully_shard(
     shard_axes: Names | None = None,
     replicate_axes: Names | None = None,
     batch_dim: int | None = 0,
+    forward_prefetch: bool | int | None = False,
+    backward_prefetch: bool | int | None = False,
 ) -> Any:
     """Have a model's parameters, gradients and optimizer state lie in parts over a mesh. Returns the model.
 
@@ -125,6 +135,9 @@ def fully_shard(
     shard_placement_fn    of a parameter PyTorch's `Shard(dim)`, or None for the usual dim.
     shard_axes, replicate_axes    names of the mesh's axes, where it has others, too.
     batch_dim  the dim of the model's inputs that is spread over the chips; None leaves inputs as they are.
+    forward_prefetch, backward_prefetch    whether a block's parameters may be gathered before there is what
+               its forward, or its backward, begins with: one block before (True), so many blocks before, or
+               when XLA likes (None). Each one more may have the parameters of one more block in memory.
 
     Values are those of one chip, up to the order of sums. A parameter that has no dim which the chips
     divide stays whole. Operators of the model see whole tensors, so losses, `clip_grad_norm_` and state dicts
@@ -147,7 +160,11 @@ def fully_shard(
     precision = precision_of(mp_policy)
     ignored = set(ignored_modules or ())
     left_out = set(ignored_params or ()) | {p for m in ignored for p in m.parameters()}
-    plan = _Plan(axes, precision, left_out, shard_placement_fn, batch_dim, offload)
+    prefetch = (
+        prefetched(forward_prefetch, "forward_prefetch"),
+        prefetched(backward_prefetch, "backward_prefetch"),
+    )
+    plan = _Plan(axes, precision, left_out, shard_placement_fn, batch_dim, offload, prefetch)
     with parameters_stay_tied(module):
         for part, options in blocks_of(module, wrap, ignored).items():
             if block_of(part) is None:
@@ -161,6 +178,28 @@ def fully_shard(
     if not offload.is_alike:
         marks.mark_programs(module, Offloaded(offload), axes.mesh)
     return module
+
+
+def prefetched(asked: Any, name: str) -> int | None:
+    """How many blocks before its own a block's parameters may be gathered; None: when XLA likes."""
+    if asked is None or (isinstance(asked, int) and asked >= 0):
+        return None if asked is None else int(asked)
+    raise SettingError(
+        f"`{name}` says how many blocks ahead parameters are gathered.",
+        saw=repr(asked),
+        expected="a bool, a number of blocks, or None: when XLA likes",
+    )
+
+
+def _block_to_prefetch(module: Any) -> Block:
+    block = block_of(module) if isinstance(module, nn.Module) else None
+    if block is None:
+        raise ShardingError(
+            "What is gathered ahead is a block's parameters.",
+            saw=f"{type(module).__name__}, which is none",
+            hint="give `fully_shard` the module, or have its `wrap` name it",
+        )
+    return block
 
 
 def _asked_of(
@@ -213,10 +252,11 @@ class _Plan:
         placement: Callable[[nn.Parameter], Any] | None,
         batch_dim: int | None,
         offload: HostOffload,
+        prefetch: tuple[int | None, int | None],
     ) -> None:
         self.axes, self.precision, self.offload = axes, precision, offload
         self.left_out = {id(p) for p in left_out}
-        self.placement, self.batch_dim = placement, batch_dim
+        self.placement, self.batch_dim, self.prefetch = placement, batch_dim, prefetch
         self.placed: dict[int, nn.Parameter] = {}
         self._kept: list[nn.Parameter] = []
 
@@ -235,7 +275,16 @@ class _Plan:
             for name, p in part._parameters.items()
             if p is not None and (id(part), name) not in taken
         ]
-        block = Block(module, self.axes, owned, precision, resharded, batch_dim=self.batch_dim)
+        block = Block(
+            module,
+            self.axes,
+            owned,
+            precision,
+            resharded,
+            batch_dim=self.batch_dim,
+            forward_prefetch=self.prefetch[0],
+            backward_prefetch=self.prefetch[1],
+        )
         block.place(self.placed)
         self._place_buffers(module, precision)
         module.__dict__[ATTRIBUTE] = block

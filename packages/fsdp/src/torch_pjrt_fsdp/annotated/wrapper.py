@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 
 _WITHOUT_MEANING = frozenset(
     {
-        "backward_prefetch",
         "device_id",
-        "forward_prefetch",
         "limit_all_gathers",
         "sync_module_states",
         "use_orig_params",
@@ -39,6 +37,9 @@ class FullyShardedDataParallel(nn.Module):
                        None: the module's `reset_parameters`.
     shard_axes, replicate_axes, batch_dim    as there.
 
+    forward_prefetch   as there. backward_prefetch: as there, or PyTorch's `BackwardPrefetch`, of which
+                       `BACKWARD_PRE` is one block before, `BACKWARD_POST` none.
+
     What else PyTorch's class takes is about when collectives run and has no meaning here; it is accepted.
     Names in `named_parameters()` and state dicts are the model's own. Raises as `fully_shard` does;
     `UnsupportedError` for process groups.
@@ -56,6 +57,8 @@ class FullyShardedDataParallel(nn.Module):
         param_init_fn: Callable[[nn.Module], None] | None = None,
         ignored_states: Iterable[Any] | None = None,
         device_mesh: AnyMesh | None = None,
+        forward_prefetch: bool | int | None = False,
+        backward_prefetch: Any = False,
         *,
         mesh: AnyMesh | None = None,
         shard_axes: Names | None = None,
@@ -87,6 +90,8 @@ class FullyShardedDataParallel(nn.Module):
             shard_axes=shard_axes,
             replicate_axes=replicate_axes,
             batch_dim=batch_dim,
+            forward_prefetch=forward_prefetch,
+            backward_prefetch=_by_pytorch(backward_prefetch),
         )
         self.module = module
         _initialize(module, param_init_fn)
@@ -140,6 +145,17 @@ class FullyShardedDataParallel(nn.Module):
     def fsdp_modules(module: nn.Module, root_only: bool = False) -> list[nn.Module]:
         """The blocks in a module, outer ones first."""
         return [b.module for b in blocks_in(module) if b.is_root or not root_only]
+
+
+def _by_pytorch(prefetch: Any) -> Any:
+    """PyTorch's `BackwardPrefetch` as `fully_shard` takes it; what is none as it is."""
+    from torch.distributed.fsdp import BackwardPrefetch
+
+    return (
+        prefetch is BackwardPrefetch.BACKWARD_PRE
+        if isinstance(prefetch, BackwardPrefetch)
+        else prefetch
+    )
 
 
 def _initialize(module: nn.Module, init: Callable[[nn.Module], None] | None) -> None:
