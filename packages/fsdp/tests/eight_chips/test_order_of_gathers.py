@@ -193,6 +193,22 @@ def test_what_a_block_writes_to_its_input_is_there_for_its_caller(part: slice) -
         torch.testing.assert_close(found, wanted)
 
 
+def test_functions_of_torch_func_go_through_blocks() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+    x = torch.randn(16, 8)
+
+    def loss(x: torch.Tensor) -> torch.Tensor:
+        return model(x).sin().sum()
+
+    expected = torch.func.grad(loss)(x)
+    fully_shard(model, mesh=mesh(), wrap=nn.Linear, batch_dim=None, reshard_after_forward=False)
+
+    found = torch.func.grad(loss)(x.to("pjrt"))
+
+    torch.testing.assert_close(found.cpu(), expected)
+
+
 @pytest.mark.slow
 def test_rolled_layers_are_ordered_by_their_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(config, "roll_layers", "on")

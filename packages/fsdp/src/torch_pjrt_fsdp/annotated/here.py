@@ -54,9 +54,15 @@ def _activation(tree: Any) -> torch.Tensor | None:
         for x in tree_leaves(tree)
         if isinstance(x, torch.Tensor)
         and x.is_floating_point()
-        and (torch.compiler.is_compiling() or is_pjrt(x))
+        and (torch.compiler.is_compiling() or _has_a_buffer(x))
     ]
     return next((x for x in floats if x.requires_grad), floats[0] if floats else None)
+
+
+def _has_a_buffer(x: torch.Tensor) -> bool:
+    """Not what `torch.func` puts around tensors, and no subclass."""
+    wrapped = torch._C._functorch.is_functorch_wrapped_tensor  # pyright: ignore[reportAttributeAccessIssue]
+    return is_pjrt(x) and type(x) in (torch.Tensor, torch.nn.Parameter) and not wrapped(x)
 
 
 def _tell(x: torch.Tensor, kind: str, forward: Ahead, backward: Ahead) -> None:
