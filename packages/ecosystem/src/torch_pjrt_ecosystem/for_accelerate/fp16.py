@@ -34,8 +34,8 @@ def _admit(function: Any) -> None:
 def _get_grad_scaler(
     original: Callable[..., Any], distributed_type: Any = None, **kwargs: Any
 ) -> Any:
-    from accelerate.state import AcceleratorState
-    from accelerate.utils import DistributedType
+    from accelerate.state import AcceleratorState  # pyright: ignore[reportMissingImports]
+    from accelerate.utils import DistributedType  # pyright: ignore[reportMissingImports]
 
     is_ours = AcceleratorState().device.type == "pjrt"
     if is_ours and distributed_type != DistributedType.FSDP:  # which has a scaler of its own
