@@ -17,7 +17,7 @@ DYNAMO_SKIPS = ("torch_pjrt_fsdp.checkpoint", "torch_pjrt_fsdp.data")
 @impl
 def torch_pjrt_passes(device: Device) -> Sequence[Pass]:
     """Gradients of what is in parts come back in parts, and gathers wait for what their block computes on."""
-    from torch_pjrt_fsdp.annotated.ordering import TieGathers
+    from torch_pjrt_fsdp.annotated.ordering import ReadThroughMarks, TieGathers
     from torch_pjrt_fsdp.annotated.scattering import ScatterGradients  # which imports JAX
 
-    return [ScatterGradients(), TieGathers()]
+    return [ScatterGradients(), ReadThroughMarks(), TieGathers()]

@@ -4,15 +4,17 @@ before  v1 = annotate(v0, "fsdp.here")       v0: what comes into the block, or t
         v2 = annotate(i0, "fsdp.parts")      i0: a parameter
         v3 = annotate(v2, gathered)
         v4 = mm(v1, v3)
+then    v4 = mm(v0, v3)                      `ReadThroughMarks`: v1 only tells where the block begins
 after   v2 = annotate(i0, "fsdp.parts")
-        v1, v5 = fsdp.tied(v0, v2)           a barrier: no result is there before all inputs are
+        v1, v5 = fsdp.tied(v0, v2)           `TieGathers`, a barrier: no result is there before all inputs are
         v3 = annotate(v5, gathered)
         v4 = mm(v1, v3)
 
 Where nothing orders them, XLA is free to gather the parameters of all blocks at the start of the program:
 what it needs for that is there. Nodes are in the order in which they were recorded. So a gather belongs to
 the last `fsdp.here` before its first reader: in forward, in backward, and where a checkpoint computes again.
-With prefetch it is tied to one before that. What is rolled into a loop is ordered by the loop.
+With prefetch it is tied to one before that. What is rolled into a loop is ordered by the loop. That is why
+marks are read through before: a loop would keep v0 and v1 for backward, both of each layer.
 """
 
 from __future__ import annotations
@@ -48,6 +50,35 @@ _TIED = FunctionOp("fsdp.tied", _tied, ())
 
 
 @dataclass(frozen=True, slots=True)
+class ReadThroughMarks:
+    """What reads a mark's result reads what was marked. A value is marked once."""
+
+    name: str = "read-through-marks"
+    stage: Stage = Stage.CLEAN
+
+    def __call__(self, graph: Graph) -> Graph:
+        marked: dict[int, int] = {}  # where marks are, by the value that they mark
+        names: dict[int, int] = {}
+        nodes: list[Node] = []
+        for node in graph.nodes:
+            if any(v in names for v in node.inputs):
+                node = replace(node, inputs=tuple([names.get(v, v) for v in node.inputs]))  # noqa: PLW2901
+            if _is_here(node):
+                value = node.inputs[0]
+                names[node.outputs[0]] = value
+                at = marked.setdefault(value, len(nodes))
+                if at < len(nodes):  # a block ends and the next one begins with the same value
+                    if _distance(nodes[at]) == AS_THE_OTHER:
+                        nodes[at] = replace(nodes[at], signature=node.signature)
+                    continue
+            nodes.append(node)
+        if not names:
+            return graph
+        outputs = tuple([names.get(v, v) for v in graph.outputs])
+        return replace(graph, nodes=tuple(nodes), outputs=outputs)
+
+
+@dataclass(frozen=True, slots=True)
 class TieGathers:
     """Gathers of parameters wait for what their block computes on."""
 
@@ -55,7 +86,6 @@ class TieGathers:
     stage: Stage = Stage.ROLL
 
     def __call__(self, graph: Graph) -> Graph:
-        graph = _once_each(graph)
         ties = _ties(graph)
         return graph if not ties else _without_unread(_rewired(graph, ties), graph)
 
@@ -78,29 +108,6 @@ def _distance(node: Node) -> Any:
     annotation = annotation_of(node)
     assert annotation is not None
     return annotation.args[0 if annotation.kind == HERE else 1]
-
-
-def _once_each(graph: Graph) -> Graph:
-    """Where a block ends and the next one begins with the same value, that is told once."""
-    told: dict[int, int] = {}  # where nodes are by what they make
-    names: dict[int, int] = {}
-    nodes: list[Node] = []
-    for node in graph.nodes:
-        if any(v in names for v in node.inputs):
-            node = replace(node, inputs=tuple([names.get(v, v) for v in node.inputs]))  # noqa: PLW2901
-        if _is_here(node):
-            before = told.get(node.inputs[0])
-            if before is not None:
-                if _distance(nodes[before]) == AS_THE_OTHER:
-                    nodes[before] = replace(nodes[before], signature=node.signature)
-                names[node.outputs[0]] = nodes[before].outputs[0]
-                continue
-            told[node.outputs[0]] = len(nodes)
-        nodes.append(node)
-    if not names:
-        return graph
-    outputs = tuple([names.get(v, v) for v in graph.outputs])
-    return replace(graph, nodes=tuple(nodes), outputs=outputs)
 
 
 def _ties(graph: Graph) -> dict[int, list[_Gather]]:
@@ -167,7 +174,10 @@ def _rewired(graph: Graph, ties: dict[int, list[_Gather]]) -> Graph:
     wholes = {g.way[-1].outputs[0] for tied in ties.values() for g in tied}
     # By the position of their first reader, with what they are gathered from.
     waiting: dict[int, list[tuple[_Gather, int]]] = {}
+    behind: dict[int, int] = {}  # what is read behind a barrier is what the barrier gives
     for i, node in enumerate(graph.nodes):
+        if any(v in behind for v in node.inputs):
+            node = replace(node, inputs=tuple([behind.get(v, v) for v in node.inputs]))  # noqa: PLW2901
         for gather, value in waiting.pop(i, ()):
             for step in gather.way:
                 last = step is gather.way[-1]
@@ -190,6 +200,7 @@ def _rewired(graph: Graph, ties: dict[int, list[_Gather]]) -> Graph:
         made = {of.outputs[0]: fresh + n for n, of in enumerate(parts)}
         fresh += len(parts)
         nodes.append(_barrier(node, parts, tuple(made.values())))
+        behind[graph.nodes[i].inputs[0]] = node.outputs[0]
         for gather in tied:
             value = made[gather.parts.outputs[0]]
             waiting.setdefault(gather.reader, []).append((gather, value))
