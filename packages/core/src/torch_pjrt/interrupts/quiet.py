@@ -37,13 +37,19 @@ _blocks = session.own("blocks in which no foreign Python runs", _Blocks())
 _main = threading.main_thread().ident
 
 
-class quiet:
-    """A context manager, see above. May be nested."""
+class _Ended:
+    """A `quiet` that has ended. Nothing runs when it goes: what a handler raised there would be lost."""
 
     __slots__ = ("_is_counted", "_waits")
 
     def __init__(self) -> None:
         self._is_counted = self._waits = False
+
+
+class quiet(_Ended):
+    """A context manager, see above. May be nested."""
+
+    __slots__ = ()
 
     def __enter__(self) -> None:
         is_main = threading.get_ident() == _main
@@ -61,8 +67,7 @@ class quiet:
         self._end()
 
     def __del__(self) -> None:
-        if self._is_counted or self._waits:
-            self._end()
+        self._end()
 
     def _end(self) -> None:
         if self._is_counted:
@@ -74,5 +79,8 @@ class quiet:
             soon = starmap(deliver_soon, ONCE)
             self._waits = False
             waits.n -= 1  # from here on a handler may be called, but for the end nothing can
+            self.__class__ = _Ended
             if came:
                 _ = [*soon]
+        else:
+            self.__class__ = _Ended
