@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch._prims.context import torch_to_refs_map
 
 import torch_xla
 
@@ -74,6 +75,50 @@ def test_autocast_of_xla_is_autocast_of_the_device() -> None:
 
     assert inside.dtype == torch.bfloat16
     assert layer(torch.ones(1, 4, device="xla")).dtype == torch.float32
+
+
+@pytest.mark.parametrize("device", ["cpu", "pjrt", "xla"])
+def test_a_module_without_a_size_is_moved(device: str) -> None:
+    module = nn.LazyLinear(3).to(device).double()
+
+    assert module(torch.ones(2, 4, dtype=torch.float64, device=device)).shape == (2, 3)
+
+
+def test_the_method_is_in_the_tables_that_have_pytorchs() -> None:
+    original = torch.Tensor.to.__wrapped__  # type: ignore[attr-defined]
+    tables = [
+        nn.parameter.UninitializedParameter._allowed_methods,
+        torch.overrides.get_testing_overrides(),
+        torch_to_refs_map(),
+        {original: 1},
+    ]
+
+    assert original is not torch.Tensor.to and original == torch.Tensor.to
+    assert all(original in table and torch.Tensor.to in table for table in tables)
+    assert torch.overrides.is_tensor_method_or_property(torch.Tensor.to)
+    assert torch.Tensor.to != torch.Tensor.cpu
+    assert torch.Tensor.to(torch.ones(2), "xla").device.type == "pjrt"
+
+
+def test_a_subclass_that_knows_pytorchs_method_is_asked_with_it() -> None:
+    original, asked = torch.Tensor.to.__wrapped__, []  # type: ignore[attr-defined]
+
+    class Sub(torch.Tensor):
+        @classmethod
+        def __torch_function__(
+            cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            asked.append({original: "to"}.get(func))
+            return super().__torch_function__(func, types, args, kwargs or {})
+
+    assert torch.ones(2).as_subclass(Sub).to("pjrt").device.type == "pjrt"
+    assert "to" in asked
+
+
+def test_a_compiled_function_moves_to_xla() -> None:
+    compiled = torch.compile(lambda x: x.to("xla", torch.float32) * 2, backend="pjrt")
+
+    assert compiled(torch.ones(2, device="pjrt")).tolist() == [2.0, 2.0]
 
 
 def test_subclasses_and_copies_go_to_the_device() -> None:

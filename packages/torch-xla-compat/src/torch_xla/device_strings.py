@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import os
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -33,7 +34,7 @@ def understand() -> None:
     library.impl("empty_strided", _on_pjrt(aten.empty_strided.default), "XLA")
     _library.append(library)
     if os.environ.get("TORCH_PJRT_XLA_STRINGS") != "0":
-        torch.Tensor.to = _translating(torch.Tensor.to)
+        torch.Tensor.to = _Method(torch.Tensor.to)
         torch.tensor = _known_to_torchscript(_translating(torch.tensor), "aten::tensor")
         torch.as_tensor = _known_to_torchscript(_translating(torch.as_tensor), "aten::as_tensor")
         torch.autocast.__init__ = _with_own_autocast(torch.autocast.__init__)
@@ -62,6 +63,31 @@ def _with_own_autocast(function: Callable[..., None]) -> Callable[..., None]:
         function(self, "pjrt" if _is_xla(device_type) else device_type, *args, **options)
 
     return initialize
+
+
+class _Method:
+    """A method of `Tensor` that knows "xla". It equals the one that it replaces, and has its hash.
+
+    PyTorch calls `__torch_function__` with what the class has, and tables that were made before (of modules
+    without a size, of libraries with subclasses of tensors) have the old one.
+    """
+
+    def __init__(self, method: Callable[..., Any]) -> None:
+        functools.update_wrapper(self, method)
+        self._method = method
+        self._call = _translating(method)
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        return self._call(*args, **options)
+
+    def __get__(self, tensor: torch.Tensor | None, owner: type) -> Callable[..., Any]:
+        return self if tensor is None else types.MethodType(self._call, tensor)
+
+    def __eq__(self, other: object) -> bool:
+        return other is self or other is self._method
+
+    def __hash__(self) -> int:
+        return hash(self._method)
 
 
 def _on_pjrt(factory: Any) -> Callable[..., torch.Tensor]:
