@@ -10,6 +10,8 @@ import numpy
 import pytest
 import torch
 
+import torch_pjrt
+
 
 @pytest.fixture(autouse=True)
 def same_random_numbers() -> None:
@@ -26,3 +28,9 @@ def no_garbage() -> Iterator[None]:
     gc.disable()
     yield
     gc.enable()
+
+
+@pytest.fixture
+def nothing_pending() -> None:
+    """What tests before have recorded and kept has run, and is no part of the first program of this one."""
+    torch_pjrt.sync()

@@ -79,8 +79,8 @@ class quiet(_Ended):
             soon = starmap(deliver_soon, ONCE)
             self._waits = False
             waits.n -= 1  # from here on a handler may be called, but for the end nothing can
-            self.__class__ = _Ended
+            self.__class__ = _Ended  # pyright: ignore[reportAttributeAccessIssue]
             if came:
                 _ = [*soon]
         else:
-            self.__class__ = _Ended
+            self.__class__ = _Ended  # pyright: ignore[reportAttributeAccessIssue]
