@@ -12,8 +12,8 @@ import pytest
 from on_chips import run_on_eight_chips
 
 FOLDER = Path(__file__).parent / "eight_chips"
-# To start one costs as much as some of the files do.
-N_PROCESSES = 1
+# To start one costs as much as some of the files do; one for each core.
+N_PROCESSES = 2
 
 
 @pytest.mark.parametrize("process", range(N_PROCESSES))
