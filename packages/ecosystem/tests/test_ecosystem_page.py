@@ -50,7 +50,7 @@ class Stepping(pl.LightningModule):
 
 GIVEN: dict[str, dict[str, Any]] = {
     "transformers": {"model": Labelled(), "dataset": [{"x": x, "labels": y} for x, y in rows()]},
-    "lightning": {"model": Stepping(), "loader": torch.utils.data.DataLoader(rows(), batch_size=4)},
+    "lightning": {"model": Stepping(), "loader": torch.utils.data.DataLoader(rows(), 4)},  # type: ignore[arg-type]
 }
 
 
