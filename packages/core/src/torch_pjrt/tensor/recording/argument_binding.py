@@ -15,6 +15,7 @@ from torch_pjrt.graph.signature import NumberSlot, Slot, hashable
 from torch_pjrt.graph.tape import Value
 from torch_pjrt.graph.tensor_spec import TensorSpec
 from torch_pjrt.tensor.recording.schema import Argument, Kind, OverloadPlan
+from torch_pjrt.tensor.recording.whole_lists import WholeList, number_slots, slots, whole_list
 from torch_pjrt.tensor.storage.buffer import is_pjrt
 from torch_pjrt.tensor.storage.mixed_devices import OfSeveralDevices, refuse_mixed
 from torch_pjrt.tensor.storage.transfer import upload
@@ -30,6 +31,7 @@ class BoundCall:
     args, kwargs    the template for the rule.
     key       all that decides the signature.
     source    the arguments of the operator itself, as it was called.
+    lists     its lists of tensors by name; None where one of them is not a `WholeList`.
     """
 
     __slots__ = (
@@ -38,6 +40,7 @@ class BoundCall:
         "inputs",
         "key",
         "kwargs",
+        "lists",
         "numbers",
         "plan",
         "source",
@@ -62,6 +65,7 @@ class BoundCall:
         self.given: dict[str, Any] = {}
         self.args: tuple[Any, ...] = ()
         self.kwargs: dict[str, Any] = {}
+        self.lists: dict[str, WholeList] | None = {}
         parts: list[Any] = []
         positional = 0
         for argument in plan.arguments:
@@ -78,28 +82,54 @@ class BoundCall:
                 if argument.name == "memory_format":
                     parts.append(given)
                 continue
-            slotted = self._slotted(argument, given)
-            parts.append(slotted if argument.kind is Kind.TENSORS else hashable(slotted))
+            slotted, part = self._slotted(argument, given)
+            parts.append(part)
             if argument.keyword_only:
                 self.kwargs[argument.name] = slotted
             else:
                 self.args = (*self.args, slotted)
         self.key = (plan.op, tuple(self.specs), tuple(parts), torch.get_default_dtype())
 
-    def _slotted(self, argument: Argument, given: Any) -> Any:
+    def _slotted(self, argument: Argument, given: Any) -> tuple[Any, Any]:
+        """What stands for it in the template, and in the key."""
         if given is None:
-            return None
+            return None, None
         match argument.kind:
             case Kind.TENSOR:
-                return self._tensor(argument, given)
+                slotted = self._tensor(argument, given)
             case Kind.TENSORS:
-                return tuple([None if t is None else self._tensor(argument, t) for t in given])
+                return self._tensors(argument, given)
             case Kind.NUMBER:
-                return self._number(argument, given)
+                slotted = self._number(argument, given)
             case Kind.NUMBERS:
-                return [self._number(argument, n) for n in given]
+                return self._numbers(argument, given)
             case _:
-                return given
+                slotted = given
+        return slotted, hashable(slotted)
+
+    def _tensors(self, argument: Argument, given: Any) -> tuple[Any, Any]:
+        found = whole_list(given)
+        if found is None:
+            self.lists = None
+            slotted = tuple([None if t is None else self._tensor(argument, t) for t in given])
+            return slotted, slotted
+        if self.lists is not None:
+            self.lists[argument.name] = found
+        first, n = len(self.inputs), len(found.values)
+        self.inputs += found.values
+        self.specs += found.specs
+        return slots(first, n), ("tensors", first, n)
+
+    def _numbers(self, argument: Argument, given: Any) -> tuple[Any, Any]:
+        kinds = {n.__class__ for n in given}
+        is_static = self.static is None or argument.name in self.static
+        if is_static or len(kinds) != 1 or not kinds <= {int, float}:
+            slotted = [self._number(argument, n) for n in given]
+            return slotted, hashable(slotted)
+        [kind] = kinds
+        first, n = len(self.numbers), len(given)
+        self.numbers += given
+        return list(number_slots(first, n, kind)), ("numbers", first, n, kind)
 
     def _tensor(self, argument: Argument, given: Any) -> Any:
         if not isinstance(given, torch.Tensor):

@@ -20,12 +20,12 @@ from torch_pjrt.compile.abstract import results_of_rule
 from torch_pjrt.device_index import check_index
 from torch_pjrt.errors import UnsupportedError
 from torch_pjrt.graph.signature import Signature, Slot, intern
-from torch_pjrt.graph.tape import Tape, Value, current, number_on, state
+from torch_pjrt.graph.tape import Tape, Value, current, state
 from torch_pjrt.graph.tensor_spec import TensorSpec, contiguous_spec, spec_of
 from torch_pjrt.overloads import PYTORCHS, aten, prims
 from torch_pjrt.run.sync import cut
 from torch_pjrt.settings import settings
-from torch_pjrt.tensor.recording import cpu_generators, decompose, foreach
+from torch_pjrt.tensor.recording import cpu_generators, decompose, foreach, whole_lists
 from torch_pjrt.tensor.recording.argument_binding import BoundCall, is_tensor, mapped
 from torch_pjrt.tensor.recording.cpu_errors import (
     check_overlap,
@@ -112,7 +112,11 @@ def call(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return foreach.each_where_it_is(op, args, kwargs)
     if DATA_DEPENDENT in bound.specs:
         return call_padded(op, plan, args, kwargs)
-    if plan.in_turn and foreach.depends_on_order(args, kwargs):
+    if (
+        plan.in_turn
+        and not whole_lists.are_apart(bound.lists)
+        and foreach.depends_on_order(args, kwargs)
+    ):
         return foreach.one_by_one(op, args, kwargs, call)
     key = (bound.key, _looks_of_outs(plan, kwargs))
     signature: Any = _learned.get(key, _NO_SIGNATURE)
@@ -135,6 +139,8 @@ def call(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     results = record(signature, bound.inputs, bound.numbers)
     if plan.in_turn:  # PyTorch leaves this to the kernels of lists
         increment_version(args[0])
+    if plan.returns == "nothing" and whole_lists.store(bound.lists, plan, signature, results):
+        return None
     return finish(plan, signature, results, args, kwargs)
 
 
@@ -263,7 +269,9 @@ def record(
     floats = [n for n in numbers if n.__class__ is float]
     while True:
         tape = current()
-        code: list[Any] = [signature, *[number_on(tape, v) for v in inputs]]
+        take = tape.take  # written out: an optimizer's step has thousands of inputs
+        code: list[Any] = [signature]
+        code += [v.number if v.tape is tape else take(v) for v in inputs]
         if signature.random:
             code += draw(tape)
         first = tape.size

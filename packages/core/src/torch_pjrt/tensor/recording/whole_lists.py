@@ -1,0 +1,113 @@
+"""Lists of tensors that look like their buffers, taken as a whole: the parameters of an optimizer's step.
+
+`torch._foreach_*` takes hundreds of tensors a call. Most are of this device and look like what their storage
+holds; then an element costs a look at its buffer, and no element has a slot of its own in the call's key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from itertools import chain
+from typing import Any
+
+import torch
+
+from torch_pjrt.graph.signature import NumberSlot, Signature, Slot
+from torch_pjrt.graph.tape import Value, current
+from torch_pjrt.graph.tensor_spec import TensorSpec
+from torch_pjrt.tensor.recording.schema import OverloadPlan
+from torch_pjrt.tensor.storage.buffer import Buffer
+from torch_pjrt.tensor.storage.view import look
+
+
+class WholeList:
+    """A list of tensors of this device, each of which looks like its buffer.
+
+    values, specs, buffers    one of each tensor.
+    """
+
+    __slots__ = ("buffers", "specs", "values")
+
+    def __init__(self) -> None:
+        self.values: list[Value] = []
+        self.specs: list[TensorSpec] = []
+        self.buffers: list[Buffer] = []
+
+
+def whole_list(given: Sequence[Any]) -> WholeList | None:
+    """The list as a whole; None where an element is anything else: it needs the general way."""
+    found = WholeList()
+    values, specs, buffers = found.values, found.specs, found.buffers
+    for tensor in given:
+        if not isinstance(tensor, torch.Tensor):
+            return None
+        buffer: Any = getattr(tensor.untyped_storage(), "buffer", None)
+        if buffer.__class__ is not Buffer or buffer.value is None:
+            return None
+        value, spec = look(tensor, buffer) if buffer.viewed else (buffer.value, buffer.spec)
+        if spec is not buffer.spec or spec.is_complex or tensor.is_neg():
+            return None
+        values.append(value)
+        specs.append(spec)
+        buffers.append(buffer)
+    return found
+
+
+@lru_cache(maxsize=1024)
+def slots(first: int, n: int) -> tuple[Slot, ...]:
+    """`n` slots of tensors from `first` on."""
+    return tuple([Slot(i) for i in range(first, first + n)])
+
+
+@lru_cache(maxsize=1024)
+def number_slots(first: int, n: int, kind: type) -> tuple[NumberSlot, ...]:
+    """`n` slots of numbers from `first` on, all of one kind."""
+    return tuple([NumberSlot(i, kind) for i in range(first, first + n)])
+
+
+def are_apart(lists: Mapping[str, WholeList] | None) -> bool:
+    """Whether it is known that no buffer of the first list is in it twice, or in another of the lists."""
+    if lists is None:
+        return False
+    written, *others = [found.buffers for found in lists.values()]
+    distinct = set(written)
+    return len(distinct) == len(written) and distinct.isdisjoint(chain.from_iterable(others))
+
+
+def store(
+    lists: Mapping[str, WholeList] | None,
+    plan: OverloadPlan,
+    signature: Signature,
+    values: Sequence[Value],
+) -> bool:
+    """Write all results to the lists that the schema says, if they look as these do; else do nothing."""
+    if lists is None or not all(name in lists for name in plan.writes):
+        return False
+    written = [lists[str(name)] for name in plan.writes]
+    specs = [spec for found in written for spec in found.specs]
+    if len(specs) != len(signature.outs) or not all(map(_looks_as, signature.outs, specs)):
+        return False
+    buffers = [buffer for found in written for buffer in found.buffers]
+    try:
+        _put(buffers, values)
+    except BaseException:  # an interrupt comes after all: putting them again does no harm
+        _put(buffers, values)
+        raise
+    return True
+
+
+def _looks_as(result: TensorSpec, target: TensorSpec) -> bool:
+    return result is target or (result.shape == target.shape and result.dtype == target.dtype)
+
+
+def _put(buffers: Sequence[Buffer], values: Sequence[Value]) -> None:
+    tape = current()
+    for buffer, value in zip(buffers, values, strict=True):
+        old = buffer.value
+        if old is not None and value.tape is tape and value.number >= 0 and value.origin is None:
+            number = old.number if old.tape is tape else tape.take(old)
+            value.origin = number if number < 0 else old.origin  # as `origin_on` says
+        buffer.value = value  # arrays are immutable, so two buffers may share one
+        if buffer.blank:
+            buffer.blank = buffer.viewed = False
