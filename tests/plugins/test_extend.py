@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import runpy
 import textwrap
 from collections.abc import Callable, Iterator
 from importlib.machinery import ModuleSpec
@@ -546,6 +547,20 @@ def test_an_import_that_fails_is_waited_for_again(tmp_path: Path, monkeypatch: p
     module = __import__("imported_badly")
 
     assert called == [module]
+
+
+def test_a_module_that_is_waited_for_runs_by_python_m(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "run_by_name.py").write_text("made = __name__\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    called: list[object] = []
+    extend.after_import("run_by_name", called.append)
+
+    names = runpy.run_module("run_by_name", run_name="__main__")
+
+    assert names["made"] == "__main__"
+    assert called == []  # nothing has been imported
 
 
 def test_who_asks_twice_for_an_import_is_called_once(

@@ -9,6 +9,7 @@ import pytest
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState, GradientState
+from accelerate.utils import InitProcessGroupKwargs
 from torch import nn
 
 from small import Costs, model, rows
@@ -184,11 +185,32 @@ def test_a_model_that_leaves_the_device_is_a_warning() -> None:
 
 
 @pytest.mark.parametrize("how", ["at hand", "named"])
-def test_several_processes_are_refused(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"LOCAL_RANK": "0", "RANK": "0", "WORLD_SIZE": "2"}.items():
-        monkeypatch.setenv(name, value)
+def test_processes_without_a_number_on_their_host_are_refused(
+    how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
     if how == "named":
         monkeypatch.setenv("ACCELERATE_TORCH_DEVICE", "pjrt")
 
-    with pytest.raises(UnsupportedError, match="a model of its own in each process"):
+    with pytest.raises(UnsupportedError, match=r"(?s)a model of its own.*LOCAL_RANK"):
+        Accelerator()
+
+
+@pytest.mark.parametrize("backend", ["gloo", "cpu:gloo"])
+def test_a_backend_without_collectives_on_the_device_is_refused(
+    backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"LOCAL_RANK": "0", "RANK": "0", "WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+
+    with pytest.raises(UnsupportedError, match="no collectives of tensors on `pjrt`"):
+        Accelerator(kwargs_handlers=[InitProcessGroupKwargs(backend=backend)])
+
+
+def test_processes_without_torch_pjrt_spmd_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"LOCAL_RANK": "0", "RANK": "0", "WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delattr(torch.distributed.Backend, "PJRT")
+
+    with pytest.raises(UnsupportedError, match="pip install torch-pjrt-spmd"):
         Accelerator()

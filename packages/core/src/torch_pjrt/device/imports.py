@@ -101,6 +101,10 @@ class _ThenCall(Loader):
         self._loader = loader
         self._then = then
 
+    def __getattr__(self, name: str) -> Any:
+        """What else the loader has: `python -m` asks for code and runs it itself, so `then` is not called."""
+        return getattr(self._loader, name)
+
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         return self._loader.create_module(spec)
 
