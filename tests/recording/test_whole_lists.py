@@ -83,7 +83,8 @@ def calls(device: str, seed: int) -> list[Any]:
             numbers = [rng.uniform(-1, 1) for _ in range(n)]
             read = lambda among=among, n=n: rng.choices(among, k=n)  # noqa: E731
             try:
-                seen.append(CALLS[name](read, written, numbers))
+                returned = CALLS[name](read, written, numbers) or ()
+                seen.append([x.clone() for x in returned])
             except RuntimeError as error:
                 return [seen, f"{name}: {type(error).__name__}"]
     return [seen, tensors]
