@@ -1,6 +1,6 @@
 """Tests that are `slow` take turns, and so do the rows of long tables.
 
-With `--part today/8`, an eighth of them runs, another one each day. What the command line names by its
+With `--part today/16`, a sixteenth of them runs, another one each day. What the command line names by its
 file runs whole.
 
     slow            this test; of a parametrized one, each row has a turn of its own
@@ -8,7 +8,7 @@ file runs whole.
     slow("rows")    of a parametrized test the first row runs each day, and the others take turns
 
 Of a parametrized test that is not `slow` and has more than 8 rows, the first two run each day, and the others
-every fourth day.
+every eighth day.
 """
 
 from __future__ import annotations
@@ -19,11 +19,8 @@ from typing import Any
 
 import pytest
 
-LONG, ALWAYS, DAYS = (
-    8,
-    2,
-    4,
-)  # rows of a long table; of which run each day; and the others every fourth day
+# The rows of a long table; how many of them run each day; and how often the others.
+LONG, ALWAYS, DAYS = 8, 2, 8
 
 
 def pytest_addoption(parser: Any) -> None:

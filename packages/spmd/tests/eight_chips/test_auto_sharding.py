@@ -72,6 +72,7 @@ def test_losses_are_those_of_one_chip(expected: list[float]) -> None:
     assert plan is not None and plan.exchanges
 
 
+@pytest.mark.slow
 def test_losses_of_layers_that_are_computed_again_are_the_same(expected: list[float]) -> None:
     mesh = Mesh((8,), ("data",))
     _, roomy = trained(mesh, n_steps=0, chip="v5e")
@@ -84,7 +85,6 @@ def test_losses_of_layers_that_are_computed_again_are_the_same(expected: list[fl
     assert losses == pytest.approx(expected, rel=2e-5)
 
 
-SLOW = pytest.mark.slow
 _ran: dict[str, tuple[Plan, Any, Any]] = {}
 
 
@@ -103,10 +103,10 @@ def ran(name: str, benchmark: Any) -> tuple[Plan, Any, Any]:
             "MLP",
             1.25,
         ),  # more than XLA needs since virtual chips run by the schedule that saves memory
-        pytest.param("GPT, 4 layers of 128", 0.90, marks=SLOW),
-        pytest.param("ViT, 4 layers of 128", 1.05, marks=SLOW),
-        pytest.param("ResNet-18, a fourth as wide", 1.10, marks=SLOW),
-        ("MoE, 8 experts", 1.23),
+        pytest.param("GPT, 4 layers of 128", 0.90, marks=pytest.mark.slow),
+        pytest.param("ViT, 4 layers of 128", 1.05, marks=pytest.mark.slow),
+        pytest.param("ResNet-18, a fourth as wide", 1.10, marks=pytest.mark.slow),
+        pytest.param("MoE, 8 experts", 1.23, marks=pytest.mark.slow),
     ],
 )
 def test_estimates_beside_what_xla_says(name: str, memory: float, benchmark: Any) -> None:

@@ -45,6 +45,7 @@ def test_losses_are_those_of_one_chip(how: str, way: str) -> None:
             assert sharding_of(p.grad) == where
 
 
+@pytest.mark.slow
 def test_rolled_layers_keep_their_weights_as_stacks_that_are_spread(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

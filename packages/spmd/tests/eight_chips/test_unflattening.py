@@ -290,6 +290,7 @@ def test_chips_gather_no_sequence(name: str) -> None:
     assert "all-gather(" not in changed
 
 
+@pytest.mark.slow("rows")
 @pytest.mark.parametrize("rolled", [False, True])
 def test_chips_along_the_sequence_share_the_work_of_a_training_step(
     rolled: bool, monkeypatch: pytest.MonkeyPatch
