@@ -84,6 +84,14 @@ PATCHES = (
         "the backend of `torch.distributed` for a device is asked of PyTorch",
     ),
     Patch(
+        "accelerate.fsdp",
+        ("accelerate.state",),
+        "for_accelerate.fsdp:install",
+        "`AcceleratorState.__init__` raises where FSDP is asked for in one process, or FSDP1",
+        "a model is trained unsharded, without a word",
+        "Accelerate raises where it leaves a plugin of FSDP aside",
+    ),
+    Patch(
         "accelerate.launch",
         ("accelerate.commands.launch",),
         "for_accelerate.launch:install",

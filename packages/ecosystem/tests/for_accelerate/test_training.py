@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from accelerate import Accelerator
+from accelerate import Accelerator, FullyShardedDataParallelPlugin
 from accelerate.state import AcceleratorState, GradientState
 from accelerate.utils import InitProcessGroupKwargs
 from torch import nn
@@ -214,3 +214,16 @@ def test_processes_without_torch_pjrt_spmd_are_refused(monkeypatch: pytest.Monke
 
     with pytest.raises(UnsupportedError, match="pip install torch-pjrt-spmd"):
         Accelerator()
+
+
+@pytest.mark.parametrize("how", ["plugin", "environment"])
+def test_fsdp_in_one_process_is_refused(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plugin = None
+    if how == "environment":
+        monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
+        monkeypatch.setenv("FSDP_VERSION", "2")
+    else:
+        plugin = FullyShardedDataParallelPlugin(fsdp_version=2)
+
+    with pytest.raises(UnsupportedError, match="would train an unsharded model"):
+        Accelerator(fsdp_plugin=plugin)

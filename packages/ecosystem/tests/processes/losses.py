@@ -21,6 +21,17 @@ from torch_pjrt_ecosystem.autoload import autoload
 autoload()
 
 
+def sharding(how: str = "") -> Any:
+    """FSDP as Accelerate configures it ("fsdp1", "fsdp2"), with each layer sharded on its own; or None."""
+    from accelerate import FullyShardedDataParallelPlugin
+
+    if not how:
+        return None
+    return FullyShardedDataParallelPlugin(
+        fsdp_version=int(how[-1]), auto_wrap_policy="size_based_wrap", min_num_params=10
+    )
+
+
 def main() -> None:
     from accelerate import Accelerator
     from accelerate.utils import DataLoaderConfiguration, set_seed
@@ -28,6 +39,7 @@ def main() -> None:
     accelerator: Any = Accelerator(
         gradient_accumulation_steps=int(sys.argv[1]),
         mixed_precision=sys.argv[2],
+        fsdp_plugin=sharding(*sys.argv[3:]),
         dataloader_config=DataLoaderConfiguration(split_batches=True),
     )
     set_seed(0)
@@ -59,6 +71,8 @@ def main() -> None:
         with torch.no_grad():
             hits = net(x).argmax(-1) == labels
         right += accelerator.gather_for_metrics(hits).tolist()
+    parts: list[Any] = [p.detach() for p in net.parameters()]
+    wholes = [p.full_tensor() if hasattr(p, "full_tensor") else p for p in parts]
     said = {
         "rank": accelerator.process_index,
         "of": accelerator.num_processes,
@@ -70,7 +84,8 @@ def main() -> None:
         "fallbacks": costs.fallbacks,
         "right": sum(right),
         "evaluated": len(right),
-        "weights": [p.detach().double().cpu().sum().item() for p in net.parameters()],
+        "weights": [w.double().cpu().sum().item() for w in wholes],
+        "held": sum((p.to_local() if hasattr(p, "to_local") else p).numel() for p in parts),
     }
     accelerator.end_training()
     print(json.dumps(said), flush=True)

@@ -30,7 +30,6 @@ def assert_like_one(two: list[dict[str, Any]], one: dict[str, Any], rtol: float 
     """Losses, weights and the evaluation are those of one process, and each process saw half the rows."""
     for rank, seen in enumerate(two):
         assert (seen["rank"], seen["of"], seen["device"]) == (rank, 2, "pjrt:0")
-        assert seen["kind"] == "DistributedDataParallel"
         assert seen["losses"] == pytest.approx(one["losses"], rel=rtol)
         assert seen["weights"] == pytest.approx(one["weights"], rel=rtol)
         assert (seen["right"], seen["evaluated"]) == (one["right"], 32)
@@ -53,6 +52,24 @@ def test_two_processes_have_the_losses_of_one_with_the_whole_batch(accumulated: 
 
     assert_like_one(two, one)
     assert_cheap(two)
+    assert {seen["kind"] for seen in two} == {"DistributedDataParallel"}
+
+
+@pytest.mark.slow
+def test_fsdp2_in_two_processes_has_the_losses_of_one_and_half_of_its_parameters() -> None:
+    two = said_by(2, "1", "no", "fsdp2")
+    (one,) = said_by(1, "1", "no")
+
+    assert_like_one(two, one)
+    assert_cheap(two)
+    assert [seen["held"] for seen in two] == [one["held"] // 2] * 2
+
+
+@pytest.mark.slow
+def test_fsdp1_is_refused() -> None:
+    for ended in run(str(SCRIPT), 2, "1", "no", "fsdp1"):
+        assert ended.status != 0
+        assert "Accelerate's FSDP1 is not supported on `pjrt`" in ended.err
 
 
 @pytest.mark.slow
