@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from small import Costs, model, rows
+from torch_pjrt.errors import UnsupportedError
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*Spec:FutureWarning")
 
@@ -86,3 +87,13 @@ def test_a_checkpoint_is_loaded(fabric_of: ModuleType, tmp_path: Any) -> None:
 def test_several_devices_are_refused(fabric_of: ModuleType) -> None:
     with pytest.raises(Exception, match="there is one device to a process"):
         fabric_of.Fabric(accelerator="pjrt", devices=2)
+
+
+def test_several_processes_that_would_each_train_alone_are_refused(
+    fabric_of: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"LOCAL_RANK": "0", "RANK": "0", "WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+
+    with pytest.raises(UnsupportedError, match="each would train a model of its own"):
+        fabric_of.Fabric(accelerator="pjrt")

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from small import Costs, model, rows
+from torch_pjrt.errors import UnsupportedError
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*num_workers:UserWarning",
@@ -218,3 +219,14 @@ def test_autocast_for_another_device_is_refused(pl: ModuleType) -> None:
 
     with pytest.raises(Exception, match="Mixed precision for `cuda` does nothing"):
         pl.Trainer(accelerator="pjrt", plugins=[precision], logger=False)
+
+
+@pytest.mark.parametrize("accelerator", ["auto", "pjrt"])
+def test_several_processes_that_would_each_train_alone_are_refused(
+    pl: ModuleType, accelerator: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"LOCAL_RANK": "0", "RANK": "0", "WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+
+    with pytest.raises(UnsupportedError, match="each would train a model of its own"):
+        pl.Trainer(accelerator=accelerator)
