@@ -6,6 +6,7 @@ Dynamo and Inductor take seconds to import, and most processes never do.
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -66,28 +67,39 @@ class _Arriving(ModuleSpec):
 
 
 class _Watch(MetaPathFinder):
-    """Sees the import of one module, and is gone then."""
+    """Sees the import of one module, and is gone then. Who only asks for its spec leaves it waiting."""
 
     def __init__(self, name: str, then: Then) -> None:
         self._name = name
         self._then = then
+        self._asking: set[int] = set()  # threads that ask the other finders
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname != self._name:
+        thread = threading.get_ident()
+        if fullname != self._name or thread in self._asking:
             return None
-        sys.meta_path.remove(self)
-        spec = _found(fullname, path, target)  # by who else waits for it, too
+        self._asking.add(thread)
+        try:
+            spec = _found(fullname, path, target)  # by who else waits for it, too
+        finally:
+            self._asking.discard(thread)
         if spec is not None and spec.loader is not None:
-            spec.loader = _ThenCall(spec.loader, self._then)
+            spec.loader = _ThenCall(spec.loader, self)
         return spec
+
+    def imported(self, module: ModuleType) -> None:
+        """The module's code has run."""
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+            self._then(module)
 
 
 def _found(
     fullname: str, path: Sequence[str] | None, target: ModuleType | None
 ) -> ModuleSpec | None:
-    """What the finders that are left say."""
+    """What the finders say."""
     for finder in list(sys.meta_path):
         if (spec := finder.find_spec(fullname, path, target)) is not None:
             return spec
@@ -97,9 +109,9 @@ def _found(
 class _ThenCall(Loader):
     """Loads as another loader does, and leaves no trace of itself."""
 
-    def __init__(self, loader: Any, then: Then) -> None:
+    def __init__(self, loader: Any, watch: _Watch) -> None:
         self._loader = loader
-        self._then = then
+        self._watch = watch
 
     def __getattr__(self, name: str) -> Any:
         """What else the loader has: `python -m` asks for code and runs it itself, so `then` is not called."""
@@ -113,4 +125,4 @@ class _ThenCall(Loader):
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
         self._loader.exec_module(module)
-        self._then(module)
+        self._watch.imported(module)
