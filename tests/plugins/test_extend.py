@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 import json
 import runpy
@@ -577,3 +578,32 @@ def test_who_asks_twice_for_an_import_is_called_once(
     extend.after_import("imported_once", then)
 
     assert called == [module]
+
+
+@pytest.mark.parametrize("way", ["asked for", "asked for twice", "run by name", "failed"])
+def test_what_comes_before_an_import_does_not_use_up_what_waits_for_it(
+    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    name = f"imported_after_being_{way.replace(' ', '_')}"
+    (tmp_path / f"{name}.py").write_text("import importlib\nimportlib.ready()\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(importlib, "ready", lambda: None, raising=False)
+    called: list[tuple[int, object]] = []
+    for n in range(2):
+        extend.after_import(name, lambda module, n=n: called.append((n, module)))
+
+    if way == "failed":
+        monkeypatch.delattr(importlib, "ready")
+        with pytest.raises(AttributeError):
+            __import__(name)
+        monkeypatch.setattr(importlib, "ready", lambda: None, raising=False)
+    elif way == "run by name":
+        runpy.run_module(name, run_name="__main__")
+    else:
+        for _ in way.split():
+            assert importlib.util.find_spec(name) is not None
+    assert not called
+    module = __import__(name)
+    importlib.reload(module)
+
+    assert called == [(0, module), (1, module)]
