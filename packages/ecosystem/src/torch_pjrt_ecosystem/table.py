@@ -76,6 +76,14 @@ PATCHES = (
         "`default_device` asks `torch.accelerator`",
     ),
     Patch(
+        "accelerate.memory",
+        ("accelerate.utils.modeling",),
+        "for_accelerate.memory:install",
+        "`get_max_memory` has the free memory of `pjrt:0` where that is at hand",
+        '`device_map="auto"` puts models on the CPU without a word',
+        "`get_max_memory` asks `torch.accelerator`",
+    ),
+    Patch(
         "accelerate.processes",
         ("accelerate.state",),
         "for_accelerate.processes:install",
@@ -195,6 +203,14 @@ PATCHES = (
         "`Trainer` warns of a model that leaves `pjrt`",
         "a model on `pjrt` is moved to another device without a word",
         "a warning of its own",
+    ),
+    Patch(
+        "transformers.pipelines",
+        ("transformers.pipelines.base",),
+        "for_transformers.pipelines:install",
+        "a `Pipeline` runs on the device of its model, or on `pjrt:0` where that is at hand",
+        "a model on `pjrt` is moved to the CPU without a word",
+        "`Pipeline.device` asks `torch.accelerator`",
     ),
     Patch(
         "lightning.accelerator",
