@@ -93,7 +93,7 @@ PATCHES = (
     ),
     Patch(
         "accelerate.fsdp",
-        ("accelerate.state",),
+        ("accelerate.state", "accelerate.accelerator"),
         "for_accelerate.fsdp:install",
         "`AcceleratorState.__init__` raises where FSDP is asked for in one process, or FSDP1",
         "a model is trained unsharded, without a word",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -225,5 +226,9 @@ def test_fsdp_in_one_process_is_refused(how: str, monkeypatch: pytest.MonkeyPatc
     else:
         plugin = FullyShardedDataParallelPlugin(fsdp_version=2)
 
+    before = dict(os.environ)
+
     with pytest.raises(UnsupportedError, match="would train an unsharded model"):
         Accelerator(fsdp_plugin=plugin)
+
+    assert dict(os.environ) == before  # so that the next one is not refused for this one's plugin

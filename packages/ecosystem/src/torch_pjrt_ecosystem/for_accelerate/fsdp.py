@@ -13,9 +13,33 @@ from typing import Any
 from torch_pjrt.errors import UnsupportedError
 from torch_pjrt_ecosystem.replacing import wrap
 
+_ASKED = "ACCELERATE_USE_FSDP"
 
-def install(state: Any) -> None:
-    """`state` is `accelerate.state`."""
+
+def install(module: Any) -> None:
+    """`module` is `accelerate.state`, then `accelerate.accelerator`."""
+    if module.__name__ == "accelerate.accelerator":
+        wrap(module.Accelerator, "__init__", _as_it_was_where_refused)
+    else:
+        _refuse(module)
+
+
+def _as_it_was_where_refused(
+    original: Callable[..., None], self: Any, *args: Any, **kwargs: Any
+) -> None:
+    """`Accelerator` notes a plugin that it is given in the environment, where the next one finds it."""
+    before = os.environ.get(_ASKED)
+    try:
+        original(self, *args, **kwargs)
+    except UnsupportedError:
+        if before is None:
+            os.environ.pop(_ASKED, None)
+        else:
+            os.environ[_ASKED] = before
+        raise
+
+
+def _refuse(state: Any) -> None:
     sharded = state.DistributedType.FSDP
 
     def init(original: Callable[..., None], self: Any, *args: Any, **kwargs: Any) -> None:
@@ -33,7 +57,7 @@ def install(state: Any) -> None:
 
 
 def _by_the_environment() -> bool:
-    return os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true"
+    return os.environ.get(_ASKED, "false").lower() == "true"
 
 
 def _check(state: Any, is_sharded: bool, given: Any) -> None:
