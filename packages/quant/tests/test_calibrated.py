@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from torch_pjrt_quant import Int4, awq_, gptq_, quantize_
+from torch_pjrt_quant import Int4, QuantizedLinear, awq_, gptq_, quantize_
+from torch_pjrt_quant.calibrated import _in_order
 
 
 class Model(torch.nn.Module):
@@ -52,7 +54,8 @@ def test_it_is_better_than_rounding_to_nearest(way, symmetric):
         wanted = model(held_out).cpu()
 
     quantize_(nearest, config)
-    WAYS[way](model, calibration, config)
+    with pytest.warns(UserWarning, match="no calibration data reaches `unused`: they stay"):
+        WAYS[way](model, calibration, config)
 
     with torch.no_grad():
         ours = (model(held_out).cpu() - wanted).norm() / wanted.norm()
@@ -112,6 +115,68 @@ def test_one_layer_is_the_papers_algorithm():
         inverse = inverse - inverse[:, i : i + 1] @ inverse[i : i + 1] / inverse[i, i]
     same = (layer[0].dequantized().cpu().double() - rounded).abs() < 1e-5
     assert same.float().mean() > 0.98  # float32 may round a tie the other way
+
+
+class Experts(torch.nn.Module):
+    """A number of the input decides who is called, by keyword; they share what comes behind."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.experts = torch.nn.ModuleList(torch.nn.Linear(64, 64) for _ in range(3))
+        self.out = torch.nn.Linear(64, 64)
+
+    def forward(self, x: Tensor, number: int) -> Tensor:
+        return self.out(input=self.experts[number](input=x).relu())
+
+
+@pytest.mark.slow("rows")
+@pytest.mark.parametrize("way", WAYS)
+def test_layers_that_a_later_batch_calls_are_rounded_too(way):
+    model = Experts().to("pjrt")
+    x = torch.randn(3, 96, 64, device="pjrt")
+
+    with pytest.warns(UserWarning, match=r"reaches `experts\.1`: they stay"):
+        WAYS[way](model, [{"x": x[0], "number": 0}, (x[1], 2), (x[2], 0)], Int4(32))
+
+    kinds = [isinstance(m, QuantizedLinear) for m in (*model.experts, model.out)]
+    assert kinds == [True, False, True, True]
+
+
+def test_layers_come_in_the_order_of_their_calls_whichever_batch_calls_them():
+    x = torch.randn(4, 64)
+    batches = [(x, 0), (x, 2), (x, 1)]
+    names = ["out", "experts.0", "experts.1", "experts.2"]
+
+    assert _in_order(Experts(), batches, names) == [
+        ["experts.1"],
+        ["experts.2"],
+        ["experts.0"],
+        ["out"],
+    ]
+    assert _in_order(Model(), [x], ["down", "up", "gate"]) == [["gate", "up"], ["down"]]
+
+
+#   calibration data, how GPTQ is asked, what the error says
+UNFIT: dict[str, tuple[Callable[[Tensor], Tensor], dict[str, Any], str]] = {
+    "inf": (lambda x: x.index_fill(0, torch.tensor(1), math.inf), {}, "inf, NaN"),
+    "nan": (lambda x: x.index_fill(1, torch.tensor(1), math.nan), {}, "inf, NaN"),
+    "huge": (lambda x: x * 1e30, {}, "too large"),
+    "few rows": (lambda x: x[:8], {"damping": 0.0}, "no factors with damping=0: .*greater"),
+    "dependent columns": (lambda x: x[:, :1].expand(-1, 64), {"damping": 0.0}, "depend on each"),
+}
+
+
+@pytest.mark.parametrize("kind", UNFIT)
+@pytest.mark.slow("rows")
+@pytest.mark.parametrize("group", [32, 64])
+def test_unfit_calibration_data_is_an_error_that_names_the_layer(kind, group):
+    make, options, words = UNFIT[kind]
+    model = torch.nn.Sequential(torch.nn.Linear(64, 16)).to("pjrt")
+    batches = [make(torch.randn(128, 64)).to("pjrt")]
+
+    with pytest.raises(ValueError, match=f"`0`: .*{words}"):
+        gptq_(model, batches, Int4(group), **options)
+    assert type(model[0]) is torch.nn.Linear
 
 
 def test_without_a_call_or_with_odd_groups_it_is_refused():

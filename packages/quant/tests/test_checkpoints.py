@@ -173,6 +173,97 @@ def test_compressed_tensors_of_eight_bits(tmp_path, dtype, per_row):
     checked(model, weight.float() * scale, given)
 
 
+@pytest.mark.parametrize("shape", [(1, 1), (ROWS,), ()], ids=str)
+def test_scales_of_eight_bits_may_have_any_shape_of_as_many(tmp_path, shape):
+    weight = torch.randint(-100, 100, (ROWS, COLUMNS)).to(torch.int8)
+    scale = torch.rand(shape)
+    given = others()
+    tensors = {**given, "up.weight": weight, "up.weight_scale": scale}
+
+    model = loaded(tensors, {"quant_method": "compressed-tensors"}, tmp_path)
+
+    checked(model, weight.float() * scale.reshape(-1, 1), given)
+
+
+#   what the configuration says of inputs, whether they become numbers of 8 bits
+ACTIVATIONS: list[tuple[Any, bool]] = [
+    (None, False),
+    ({"num_bits": 8, "dynamic": True, "strategy": "token", "symmetric": True}, True),
+    ({"num_bits": 8, "dynamic": False, "strategy": "tensor", "symmetric": True}, True),
+    ({"num_bits": 8, "dynamic": True, "strategy": "token", "symmetric": False}, False),
+    ({"num_bits": 4, "dynamic": True, "symmetric": True}, False),
+]
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.float8_e4m3fn])
+@pytest.mark.parametrize(("activations", "dynamic"), ACTIVATIONS)
+def test_inputs_are_quantized_where_compressed_tensors_says_so(
+    tmp_path, dtype, activations, dynamic
+):
+    weight = torch.randint(-100, 100, (ROWS, COLUMNS)).to(dtype)
+    scale = torch.rand(ROWS, 1) * 0.01
+    given = others()
+    tensors = {**given, "up.weight": weight, "up.weight_scale": scale}
+    group = {"weights": {"num_bits": 8}, "input_activations": activations, "targets": ["Linear"]}
+    config = {"quant_method": "compressed-tensors", "config_groups": {"group_0": group}}
+
+    layer: Any = loaded(tensors, config, tmp_path).up
+
+    assert layer.dynamic is dynamic
+    x = torch.randn(3, COLUMNS)
+    wanted = torch.nn.functional.linear(x, weight.float() * scale, given["up.bias"])
+    got = layer(x.to("pjrt")).cpu()
+    assert (got - wanted).norm() / wanted.norm() < (0.05 if dynamic else 1e-5)
+
+
+#   how a block of float8 is written: method, its configuration, the name of the scales
+BLOCKS: list[tuple[str, dict[str, Any], str]] = [
+    ("fp8", {"weight_block_size": [8, 32]}, "weight_scale_inv"),
+    (
+        "compressed-tensors",
+        {"config_groups": {"group_0": {"weights": {"block_structure": [8, 32]}}}},
+        "weight_scale",
+    ),
+]
+
+
+@pytest.mark.parametrize(("method", "more", "name"), BLOCKS)
+@pytest.mark.parametrize("n_rows", [16, 20])
+def test_blocks_of_float8(tmp_path, method, more, name, n_rows):
+    weight = torch.randn(n_rows, COLUMNS).to(torch.float8_e4m3fn)
+    scale = torch.rand(-(-n_rows // 8), COLUMNS // 32)
+    with torch.device("meta"):
+        model: Any = torch.nn.Sequential(torch.nn.Linear(COLUMNS, n_rows, bias=False))
+
+    load_quantized_(
+        model,
+        {"0.weight": weight, f"0.{name}": scale},
+        config={"quant_method": method, **more},
+    )
+
+    wide = torch.stack(
+        [weight[r].float() * scale[r // 8].repeat_interleave(32) for r in range(n_rows)]
+    )
+    assert torch.equal(model[0].dequantized().cpu(), wide)
+    x = torch.randn(3, COLUMNS)
+    there = x.to("pjrt").requires_grad_()
+    got = model(there)
+    got.sum().backward()
+    torch.testing.assert_close(got.detach().cpu(), x @ wide.T, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(there.grad.cpu(), wide.sum(0).expand(3, -1), rtol=1e-4, atol=1e-4)
+
+
+def test_int8_of_bitsandbytes(tmp_path):
+    weight = torch.randint(-127, 128, (ROWS, COLUMNS)).to(torch.int8)
+    largest = torch.rand(ROWS)
+    given = others()
+    tensors = {**given, "up.weight": weight, "up.SCB": largest}
+
+    model = loaded(tensors, {"quant_method": "bitsandbytes", "load_in_8bit": True}, tmp_path)
+
+    checked(model, weight.float() * (largest / 127)[:, None], given)
+
+
 @pytest.mark.parametrize("nested", [False, True])
 def test_nf4_of_bitsandbytes(tmp_path, nested):
     numbers = torch.randint(0, 16, (ROWS, COLUMNS), dtype=torch.uint8)
@@ -262,6 +353,149 @@ def test_k_quants_stay_small(kind, n_bytes, floats, exact, layer):
     x = torch.randn(3, columns)
     there = made.to("pjrt")(x.to("pjrt")).cpu()
     torch.testing.assert_close(there, x @ weight.T, rtol=1e-4, atol=1e-4 * largest)
+
+
+class Tied(torch.nn.Module):
+    """What is looked up and what is given out is one weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = torch.nn.Embedding(ROWS, COLUMNS)
+        self.up = torch.nn.Linear(COLUMNS, COLUMNS, bias=False)
+        self.head = torch.nn.Linear(COLUMNS, ROWS, bias=False)
+        self.head.weight = self.embedding.weight
+        self.register_buffer("angles", torch.arange(4.0), persistent=False)
+
+
+@pytest.mark.parametrize("stored", ["embedding.weight", "head.weight"])
+@pytest.mark.parametrize("more", [{}, {"angles": torch.arange(4.0)}], ids=["", "angles"])
+def test_what_is_tied_is_one_weight_that_is_loaded(stored, more):
+    weight, model = torch.rand(ROWS, COLUMNS), Tied()
+    small = {
+        "up.weight": torch.ones(COLUMNS, COLUMNS, dtype=torch.int8),
+        "up.weight_scale": torch.ones(COLUMNS, 1),
+    }
+
+    load_quantized_(
+        model, {stored: weight, **small, **more}, config={"quant_method": "compressed-tensors"}
+    )
+
+    assert model.head.weight is model.embedding.weight
+    assert torch.equal(model.head.weight.detach().cpu(), weight)
+    assert isinstance(model.up, QuantizedLinear)
+
+
+COMPRESSED = {"quant_method": "compressed-tensors"}
+SMALL = {
+    "up.weight": torch.ones(ROWS, COLUMNS, dtype=torch.int8),
+    "up.weight_scale": torch.ones(ROWS, 1),
+}
+NORM = {"norm.weight": torch.ones(COLUMNS), "norm.bias": torch.ones(COLUMNS)}
+BIAS = {"up.bias": torch.ones(ROWS)}
+#   configuration, the tensors, what the error says
+UNFIT: dict[str, tuple[dict[str, Any], dict[str, Tensor], str]] = {
+    "nothing": (COMPRESSED, {}, r"lacks norm\.weight, norm\.bias, up\.weight, up\.bias"),
+    "another prefix": (
+        COMPRESSED,
+        {f"model.{name}": t for name, t in {**SMALL, **NORM, **BIAS}.items()},
+        r"lacks norm\.weight.*; it has model\..*, which the module has not",
+    ),
+    "another method": (
+        {"quant_method": "gptq", "bits": 4},
+        {**SMALL, **NORM, **BIAS},
+        r"`up\.weight` is torch\.int8 in the checkpoint, and a tensor of floats is expected",
+    ),
+    "other sizes": (
+        COMPRESSED,
+        {**SMALL, **NORM, **BIAS, "norm.weight": torch.ones(8)},
+        r"size mismatch for norm\.weight",
+    ),
+    "no bias": (COMPRESSED, {**SMALL, **NORM}, r"the checkpoint lacks up\.bias"),
+    "no norm": (COMPRESSED, {**SMALL, **BIAS}, r"lacks norm\.weight, norm\.bias"),
+    "eight bits": ({"quant_method": "gptq", "bits": 8}, {}, "8 bits a number, and only 4"),
+    "gemv": ({"quant_method": "awq", "version": "gemv"}, {}, "version 'gemv', and only 'gemm'"),
+    "short words": (
+        {"quant_method": "awq"},
+        {
+            "up.qweight": torch.zeros(COLUMNS, 1, dtype=torch.int32),
+            "up.qzeros": torch.zeros(2, 1, dtype=torch.int32),
+            "up.scales": torch.ones(2, ROWS),
+        },
+        r"`up` is no layer of 16 x 64 as awq writes it: qweight torch\.int32\[64, 1\]",
+    ),
+    "other rows": (
+        COMPRESSED,
+        {"up.weight": torch.ones(8, COLUMNS, dtype=torch.int8), "up.weight_scale": torch.ones(1)},
+        r"`up` is no layer of 16 x 64 as compressed-tensors .*weight torch\.int8\[8, 64\]",
+    ),
+    "scales for other rows": (
+        COMPRESSED,
+        {"up.weight": SMALL["up.weight"], "up.weight_scale": torch.ones(8, 1)},
+        r"`up` is no layer of 16 x 64",
+    ),
+    "int16": (
+        COMPRESSED,
+        {"up.weight": SMALL["up.weight"].short(), "up.weight_scale": torch.ones(1)},
+        r"`up`: numbers of torch\.int16, and int8 or float8_e4m3fn are read",
+    ),
+    "odd blocks": (
+        {"quant_method": "fp8", "weight_block_size": [8, 48]},
+        {
+            "up.weight": torch.ones(ROWS, COLUMNS).to(torch.float8_e4m3fn),
+            "up.weight_scale_inv": torch.ones(2, 2),
+        },
+        "`up`: scales .*whole blocks in a row",
+    ),
+    "blocks of int8": (
+        {**COMPRESSED, "weight_block_size": [8, 32]},
+        {"up.weight": SMALL["up.weight"], "up.weight_scale": torch.ones(2, 2)},
+        r"`up`: blocks of torch\.int8, and only those of float8_e4m3fn",
+    ),
+    "FP4": (
+        {"quant_method": "bitsandbytes"},
+        {
+            "up.weight": torch.ones(512, 1, dtype=torch.uint8),
+            "up.weight.quant_state.bitsandbytes__fp4": torch.ones(1, dtype=torch.uint8),
+        },
+        "`up`: numbers of FP4, and only those of NF4",
+    ),
+    "no state": (
+        {"quant_method": "bitsandbytes"},
+        {
+            "up.weight": torch.ones(512, 1, dtype=torch.uint8),
+            "up.weight.quant_state.bitsandbytes__nf4": torch.tensor(list(b"{}")).byte(),
+        },
+        "`up` is no layer of 16 x 64 as bitsandbytes writes it",
+    ),
+}
+
+
+@pytest.mark.parametrize("device", ["meta", "cpu"])
+@pytest.mark.parametrize("case", UNFIT)
+def test_a_checkpoint_that_does_not_fit_is_an_error_that_says_where(case, device):
+    config, tensors, words = UNFIT[case]
+    with torch.device(device):
+        model = Model()
+
+    with pytest.raises(ValueError, match=words):
+        load_quantized_(model, tensors, config=config)
+
+
+def test_what_the_module_has_not_is_a_warning():
+    tensors = {**SMALL, **NORM, **BIAS, "head.weight": torch.ones(1)}
+
+    with pytest.warns(UserWarning, match=r"has head\.weight, which the module has not"):
+        load_quantized_(Model(), tensors, config=COMPRESSED)
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0])
+def test_a_bias_that_the_layer_has_not_counts_unless_it_is_zero(value):
+    model: Any = torch.nn.Sequential(torch.nn.Linear(COLUMNS, ROWS, bias=False))
+    tensors = {name.replace("up", "0"): t for name, t in SMALL.items()}
+
+    load_quantized_(model, {**tensors, "0.bias": torch.full((ROWS,), value)}, config=COMPRESSED)
+
+    assert (model[0].bias is not None) == bool(value)
 
 
 def test_what_is_missing_is_named(tmp_path):

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import weakref
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +22,10 @@ from torch_pjrt_quant import (
     Int8,
     Nf4,
     QuantizedLinear,
+    awq_,
     export,
+    float8_training_,
+    gptq_,
     packing,
     quantize_,
     rules,
@@ -135,6 +141,96 @@ def test_gradients_reach_input_and_bias(name):
     assert here.grad is not None and bias.grad is not None
     torch.testing.assert_close(there.grad.cpu(), here.grad, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(quantized.bias.grad.cpu(), bias.grad, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.slow("rows")
+@pytest.mark.parametrize("shape", [(64,), (0, 64), (2, 0, 64), (1, 1, 2, 64)], ids=str)
+@pytest.mark.parametrize("name", CONFIGS)
+def test_inputs_of_any_shape_have_results_and_gradients(name, shape):
+    quantized = layer(CONFIGS[name])
+    x = torch.randn(shape)
+
+    found = []
+    for device in ("cpu", "pjrt"):
+        quantized.to(device).zero_grad()
+        given = x.detach().to(device).requires_grad_()
+        y = quantized(given)
+        y.square().sum().backward()
+        assert quantized.bias is not None and quantized.bias.grad is not None
+        assert given.grad is not None
+        found.append([t.detach().cpu() for t in (y, given.grad, quantized.bias.grad)])
+
+    tolerance = 5e-2 if name == "float8 dynamic" else 1e-4  # bfloat16's products there
+    torch.testing.assert_close(found[1], found[0], rtol=tolerance, atol=tolerance)
+    assert found[0][0].shape == (*shape[:-1], 48)
+
+
+def encoder(layers: int) -> torch.nn.Module:
+    torch.manual_seed(0)
+    one = torch.nn.TransformerEncoderLayer(64, 4, 128, batch_first=True)
+    return torch.nn.TransformerEncoder(one, layers).eval() if layers else one.eval()
+
+
+@pytest.mark.parametrize("device", ["cpu", "pjrt"])
+@pytest.mark.parametrize("layers", [0, 2])
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.filterwarnings("ignore:.*nested tensors:UserWarning")
+def test_encoders_of_pytorch_call_their_quantized_layers(layers, padded, device):
+    """Their kernel for inference would read the weights as floats."""
+    x = torch.randn(2, 5, 64)
+    mask = torch.tensor([[False] * 5, [False] * 3 + [True] * 2]) if padded else None
+    model = quantize_(encoder(layers), Int8())
+    wanted = model(x, src_key_padding_mask=mask)  # with gradients, layers are called
+
+    with torch.no_grad():
+        model.to(device)
+        got = model(x.to(device), src_key_padding_mask=None if mask is None else mask.to(device))
+
+    there = slice(None) if mask is None else ~mask
+    torch.testing.assert_close(got.cpu()[there], wanted.detach()[there], rtol=1e-4, atol=1e-4)
+
+
+CHANGES: dict[str, Callable[..., object]] = {
+    "quantize_": lambda m, which=None: quantize_(m, Int8(), which),
+    "float8_training_": float8_training_,
+    "gptq_": lambda m, which=None: gptq_(m, [torch.ones(1, 64)], Int4(32), which),
+    "awq_": lambda m, which=None: awq_(m, [torch.ones(1, 64)], Int4(32), which),
+}
+
+
+@pytest.mark.parametrize("way", CHANGES)
+def test_where_no_layer_is_changed_it_is_said(way):
+    change = CHANGES[way]
+
+    with pytest.raises(ValueError, match=r"is a linear layer itself.*Sequential"):
+        change(torch.nn.Linear(64, 64))
+    with pytest.raises(ValueError, match=r"LayerNorm has no `torch\.nn\.Linear` \(of"):
+        change(torch.nn.LayerNorm(64))
+    with pytest.raises(ValueError, match="Linear` that `which` names"):
+        change(torch.nn.Sequential(torch.nn.Linear(64, 64)), lambda *_: False)
+
+
+def test_a_layer_with_two_names_stays_one():
+    shared = torch.nn.Linear(64, 64)
+    inner = torch.nn.Sequential(shared)
+    model: Any = quantize_(torch.nn.Sequential(shared, inner), Int8())
+
+    assert type(model[0]).__name__ == "Int8Linear" and model[1][0] is model[0]
+
+
+def test_a_wide_weight_is_free_before_the_next_layer_is_quantized():
+    model = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(3)))
+    wide = [weakref.ref(m.weight) for m in model]
+    alive = []
+
+    class Counted(Int8):
+        def layer(self, linear: torch.nn.Linear) -> QuantizedLinear:
+            alive.append(sum(w() is not None for w in wide))
+            return Int8().layer(linear)
+
+    quantize_(model, Counted())
+
+    assert alive == [3, 2, 1]
 
 
 def test_packing_is_undone_by_unpacking():

@@ -11,6 +11,7 @@ import torch
 import torch_pjrt
 from torch_pjrt.extend import counters
 from torch_pjrt_quant import QuantizedLinear, from_torchao_
+from torch_pjrt_quant.with_torchao import CONFIGS as CONFIGS_HERE
 from torch_pjrt_quant.with_torchao import take_part
 
 pytestmark = [
@@ -62,6 +63,41 @@ def test_its_configurations_work_without_a_read(ao, name, options, kind, limit):
     wanted = model()(x)
     assert (eager.cpu() - wanted).norm() / wanted.norm() < limit
     torch.testing.assert_close(compiled.cpu(), eager.cpu(), rtol=1e-3, atol=1e-3)
+
+
+#   configuration, a granularity by name and its options, kind of our layer or None for torchao's own way
+GRANULARITIES = [
+    ("Int8WeightOnlyConfig", "PerRow", (), "Int8Linear"),
+    ("Int8WeightOnlyConfig", "PerGroup", (32,), None),
+    ("Int8DynamicActivationInt8WeightConfig", "PerTensor", (), None),
+    ("Float8WeightOnlyConfig", "PerTensor", (), "Float8Linear"),
+    ("Float8WeightOnlyConfig", "PerGroup", (32,), None),
+    ("Float8DynamicActivationFloat8WeightConfig", "PerRow", (), "Float8Linear"),
+    ("Float8DynamicActivationFloat8WeightConfig", "PerTensor", (), "Float8Linear"),
+    ("IntxWeightOnlyConfig", "PerAxis", (0,), "Int8Linear"),
+    ("IntxWeightOnlyConfig", "PerGroup", (32,), None),  # of int8
+]
+
+
+@pytest.mark.parametrize(("name", "granularity", "options", "kind"), GRANULARITIES)
+def test_granularities_that_our_layers_lack_go_its_own_way(ao, name, granularity, options, kind):
+    config = getattr(ao, name)(granularity=getattr(ao, granularity)(*options))
+
+    ours = CONFIGS_HERE[name](config)
+
+    assert (None if ours is None else type(ours).__name__ + "Linear") == kind
+
+
+def test_blocks_of_float8_go_its_own_way(ao):
+    blocks = [ao.PerBlock([1, 128]), ao.PerBlock([128, 128])]
+    config = ao.Float8DynamicActivationFloat8WeightConfig(granularity=blocks)
+
+    assert CONFIGS_HERE["Float8DynamicActivationFloat8WeightConfig"](config) is None
+
+
+@pytest.mark.parametrize("name", CONFIGS_HERE)
+def test_a_configuration_that_lacks_options_is_none_that_raises(name):
+    CONFIGS_HERE[name](object())
 
 
 def test_modules_on_the_cpu_stay_its_own(ao):

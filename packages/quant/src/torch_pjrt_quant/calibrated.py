@@ -13,6 +13,8 @@ The rounding itself is `rounding.py`.
 
 from __future__ import annotations
 
+import warnings
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
@@ -21,7 +23,17 @@ import torch
 from torch import Tensor
 
 from torch_pjrt_quant import packing, rounding
-from torch_pjrt_quant.linear import Int4, Int4Linear, OrderedInt4Linear, ScaledInt4Linear
+from torch_pjrt_quant.linear import (
+    Int4,
+    Int4Linear,
+    OrderedInt4Linear,
+    ScaledInt4Linear,
+    check_columns,
+    linear_at,
+    linear_layers,
+    off_fast_paths,
+    put,
+)
 
 Which = Callable[[str, torch.nn.Linear], bool]
 
@@ -47,7 +59,9 @@ def gptq_(
     ordered    columns with the largest inputs come first (`desc_act`): better, but calls reorder inputs.
 
     Layers come in the order in which they run, and see what the layers before them, already rounded, give.
-    Returns the module. Raises `ValueError` where groups do not divide a layer's columns, or none is called.
+    Returns the module. A `UserWarning` names layers that no data reaches (experts, say): they stay as they
+    are. Raises `ValueError` where groups do not divide a layer's columns, none is called, inputs are not
+    finite, or their products have no factors (few rows, little damping).
     """
     config = config or Int4()
 
@@ -57,7 +71,13 @@ def gptq_(
         order = products.diagonal().argsort(descending=True) if ordered else None
         if order is not None:
             weight, products = weight[:, order], products[order][:, order]
-        numbers, scale, zero = run(weight, products)
+        numbers, scale, zero, is_finite = run(weight, products)
+        if not is_finite:
+            raise ValueError(
+                f"the products of its inputs have no factors with damping={damping:g}: they depend on each "
+                f"other, or are fewer than {linear.in_features} rows; give more calibration data, or a "
+                "greater `damping`"
+            )
         tensors = (
             packing.pack(numbers, config.group_size),
             scale,
@@ -111,82 +131,109 @@ def _calibrated(
     made: Callable[[torch.nn.Linear, Tensor, Tensor], torch.nn.Module],
 ) -> torch.nn.Module:
     batches = list(batches)
-    layers = {
-        name: m
-        for name, m in model.named_modules()
-        if type(m) is torch.nn.Linear and (which is None or which(name, m))
-    }
-    for name, linear in layers.items():
-        if linear.in_features % config.group_size:
-            raise ValueError(
-                f"`{name}`: groups of {config.group_size} do not divide {linear.in_features} columns; "
-                "leave it out with `which`"
-            )
-    groups = _in_order(model, batches, layers)
+    layers = {names[0]: names for names in linear_layers(model, which)}
+    check_columns(model, list(layers.values()), config)
+    groups = _in_order(model, batches, list(layers))
     if not groups:
         raise ValueError("no linear layer is called with the calibration data")
-    for names in groups:
-        products, sizes = _inputs_of(model, batches, layers[names[0]])
-        for name in names:
-            parent, _, own = name.rpartition(".")
-            setattr(model.get_submodule(parent), own, made(layers[name], products, sizes))
-    return model
+    if left := [name for name in layers if not any(name in group for group in groups)]:
+        warnings.warn(
+            f"no calibration data reaches {', '.join(f'`{n}`' for n in left[:5])}"
+            f"{' ...' if len(left) > 5 else ''}: they stay as they are",
+            UserWarning,
+            stacklevel=3,
+        )
+    for group in groups:
+        products, sizes = _inputs_of(model, batches, group[0])
+        for name in group:
+            try:
+                small = made(linear_at(model, name), products, sizes)
+            except ValueError as error:
+                raise ValueError(f"`{name}`: {error}") from error
+            put(model, layers[name], small)
+    return off_fast_paths(model)
 
 
 @torch.no_grad()
 def _in_order(
-    model: torch.nn.Module, batches: Sequence[Any], layers: dict[str, torch.nn.Linear]
+    model: torch.nn.Module, batches: Sequence[Any], names: Sequence[str]
 ) -> list[list[str]]:
-    """Names of the layers in the order of their calls; those that are given one tensor are together."""
-    called: list[tuple[str, Tensor]] = []
+    """Names of the layers in the order of their calls; those that are given one tensor are together.
+
+    Batches are looked at until all layers have been called. What a later one is the first to call comes
+    behind what has been called before it there.
+    """
+    groups: list[list[str]] = []
+    # The last call, of whatever layer: the group of the layer, and what it was given, which may be gone.
+    before: list[str] | None = None
+    last: weakref.ref[Tensor] | None = None
 
     def note(name: str) -> Callable[..., None]:
-        return lambda _, given: called.append((name, given[0]))
+        def called(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            nonlocal before, last
+            given = _input(args, kwargs)
+            group = next((g for g in groups if name in g), None)
+            if group is None and before is not None and last is not None and last() is given:
+                group = before
+                group.append(name)
+            elif group is None:
+                group = [name]
+                groups.insert(0 if before is None else groups.index(before) + 1, group)
+            before, last = group, weakref.ref(given)
 
-    hooks = [m.register_forward_pre_hook(note(n)) for n, m in layers.items()]
+        return called
+
+    hooks = [
+        linear_at(model, n).register_forward_pre_hook(note(n), with_kwargs=True) for n in names
+    ]
     try:
-        _call(model, batches[0])
+        for batch in batches:
+            before = last = None
+            _call(model, batch)
+            if sum(map(len, groups)) == len(names):
+                break
     finally:
         for hook in hooks:
             hook.remove()
-    groups: list[list[str]] = []
-    seen: set[str] = set()
-    last: Tensor | None = None
-    for name, given in called:
-        if name not in seen and given is last:
-            groups[-1].append(name)
-        elif name not in seen:
-            groups.append([name])
-        seen.add(name)
-        last = given
     return groups
 
 
+def _input(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    return args[0] if args else kwargs["input"]
+
+
 @torch.no_grad()
-def _inputs_of(
-    model: torch.nn.Module, batches: Sequence[Any], layer: torch.nn.Linear
-) -> tuple[Tensor, Tensor]:
-    """The sum of X.T @ X, and the mean of abs(X) by column, over all rows that the layer is given."""
+def _inputs_of(model: torch.nn.Module, batches: Sequence[Any], name: str) -> tuple[Tensor, Tensor]:
+    """The sum of X.T @ X, and the mean of abs(X) by column, over all rows that the layer is given.
+
+    Raises `ValueError` where these are not finite.
+    """
+    layer = linear_at(model, name)
     columns = layer.in_features
     products = torch.zeros(columns, columns, device=layer.weight.device)
     sizes = torch.zeros(columns, device=layer.weight.device)
     rows = 0
 
-    def gather(_: Any, given: tuple[Any, ...]) -> None:
+    def gather(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         nonlocal rows
-        x = given[0].detach().reshape(-1, columns).float()
+        x = _input(args, kwargs).detach().reshape(-1, columns).float()
         products.add_(x.T @ x)
         sizes.add_(x.abs().sum(0))
         rows += len(x)
         raise _Enough
 
-    hook = layer.register_forward_pre_hook(gather)
+    hook = layer.register_forward_pre_hook(gather, with_kwargs=True)
     try:
         for batch in batches:
             with suppress(_Enough):
                 _call(model, batch)
     finally:
         hook.remove()
+    if not products.isfinite().all():
+        raise ValueError(
+            f"`{name}`: the calibration data gives it inputs that are inf, NaN, or too large for the sum of "
+            "their squares"
+        )
     return products, sizes / max(rows, 1)
 
 

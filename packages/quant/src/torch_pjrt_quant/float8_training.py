@@ -20,6 +20,7 @@ from torch import Tensor
 from torch_pjrt.extend import lowers
 from torch_pjrt.plugin import client
 from torch_pjrt_quant import rules
+from torch_pjrt_quant.linear import linear_at, linear_layers, put
 
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
 LEAST = 1e-12
@@ -94,13 +95,10 @@ def float8_training_(model: M, which: Callable[[str, torch.nn.Linear], bool] | N
               and last layers are often left out.
 
     Returns the module. A `UserWarning` says so where the device that is there does not multiply float8: the
-    numbers are the same then, and nothing is faster.
+    numbers are the same then, and nothing is faster. Raises `ValueError` where no layer is changed.
     """
-    for parent_name, parent in list(model.named_modules()):
-        for name, child in list(parent.named_children()):
-            path = f"{parent_name}.{name}" if parent_name else name
-            if type(child) is torch.nn.Linear and (which is None or which(path, child)):
-                setattr(parent, name, _with_float8(child))
+    for names in linear_layers(model, which):
+        put(model, names, _with_float8(linear_at(model, names[0])))
     platform = _platform_of(model)
     if platform is not None and platform != "gpu":
         warnings.warn(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
@@ -61,29 +61,29 @@ class Int8Linear(QuantizedLinear):
         super().__init__(*args)
         self.dynamic = dynamic
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         """(*, in_features) -> (*, out_features), in the dtype of the input."""
         operator = operators.linear_int8_dynamic if self.dynamic else operators.linear_int8
-        return operator(x, self.weight, self.scale, self.bias)
+        return operator(input, self.weight, self.scale, self.bias)
 
     def dequantized(self) -> Tensor:
         return packing.from_int8(self.weight, self.scale)
 
 
 class Float8Linear(QuantizedLinear):
-    """`weight` is float8_e4m3fn (out_features x in_features), `scale` float32 (out_features).
+    """`weight` is float8_e4m3fn (out_features x in_features), `scale` float32 as for `Int8Linear`.
 
-    dynamic    the input becomes float8, too, with a scale for each row.
+    dynamic    the input becomes float8, too, with a scale for each row; not where the weight has groups.
     """
 
     def __init__(self, *args: Any, dynamic: bool = False) -> None:
         super().__init__(*args)
         self.dynamic = dynamic
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         """(*, in_features) -> (*, out_features), in the dtype of the input."""
         operator = operators.linear_float8_dynamic if self.dynamic else operators.linear_float8
-        return operator(x, self.weight, self.scale, self.bias)
+        return operator(input, self.weight, self.scale, self.bias)
 
     def dequantized(self) -> Tensor:
         return packing.from_int8(self.weight, self.scale)
@@ -98,9 +98,9 @@ class Int4Linear(QuantizedLinear):
     names = ("weight", "scale", "zero")
     zero: Tensor | None
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         """(*, in_features) -> (*, out_features), in the dtype of the input."""
-        return operators.linear_int4(x, self.weight, self.scale, self.zero, self.bias)
+        return operators.linear_int4(input, self.weight, self.scale, self.zero, self.bias)
 
     def dequantized(self) -> Tensor:
         return packing.from_int4(self.weight, self.scale, self.zero)
@@ -118,9 +118,9 @@ class OrderedInt4Linear(Int4Linear):
         super().__init__(*args)
         self.register_buffer("order", order)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         """(*, in_features) -> (*, out_features), in the dtype of the input."""
-        return super().forward(x.index_select(-1, self.order))
+        return super().forward(input.index_select(-1, self.order))
 
     def dequantized(self) -> Tensor:
         return super().dequantized()[:, self.order.argsort()]
@@ -135,9 +135,9 @@ class ScaledInt4Linear(Int4Linear):
         super().__init__(*args)
         self.register_buffer("factor", factor)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         """(*, in_features) -> (*, out_features), in the dtype of the input."""
-        return super().forward(x * self.factor.to(x.dtype))
+        return super().forward(input * self.factor.to(input.dtype))
 
     def dequantized(self) -> Tensor:
         return super().dequantized() * self.factor
@@ -146,9 +146,9 @@ class ScaledInt4Linear(Int4Linear):
 class Nf4Linear(QuantizedLinear):
     """`weight` is packed uint8 (out_features x in_features / 2), `scale` out_features x groups."""
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         """(*, in_features) -> (*, out_features), in the dtype of the input."""
-        return operators.linear_nf4(x, self.weight, self.scale, self.bias)
+        return operators.linear_nf4(input, self.weight, self.scale, self.bias)
 
     def dequantized(self) -> Tensor:
         return packing.from_nf4(self.weight, self.scale)
@@ -219,15 +219,79 @@ def quantize_(
     which     of a layer's name and the layer, whether it is changed; all are, unless it says otherwise.
 
     Works on the device that the module is on, layer by layer: it takes the memory of one layer beyond that of
-    the module. Returns the module. Raises `ValueError` where groups do not divide a layer's columns.
+    the module. Returns the module. Raises `ValueError` where groups do not divide a layer's columns, or no
+    layer is there; then the module is as it was.
     """
-    for parent_name, parent in list(model.named_modules()):
-        for name, child in list(parent.named_children()):
-            path = f"{parent_name}.{name}" if parent_name else name
-            if type(child) is not torch.nn.Linear or (which is not None and not which(path, child)):
-                continue
+    layers = linear_layers(model, which)
+    check_columns(model, layers, config)
+    for names in layers:
+        put(model, names, config.layer(linear_at(model, names[0])))
+    return off_fast_paths(model)
+
+
+def check_columns(model: torch.nn.Module, layers: list[list[str]], config: Config) -> None:
+    """Raises `ValueError`, before anything is changed, where groups do not divide a layer's columns."""
+    if isinstance(config, (Int4, Nf4)):
+        for name, *_ in layers:
             try:
-                setattr(parent, name, config.layer(child))
+                packing.check_groups(linear_at(model, name).in_features, config.group_size)
             except ValueError as error:
-                raise ValueError(f"`{path}`: {error}; leave it out with `which`") from error
+                raise ValueError(f"`{name}`: {error}; leave it out with `which`") from error
+
+
+def linear_at(model: torch.nn.Module, name: str) -> torch.nn.Linear:
+    """The linear layer of that name."""
+    found = model.get_submodule(name)
+    assert isinstance(found, torch.nn.Linear)
+    return found
+
+
+def linear_layers(
+    model: torch.nn.Module, which: Callable[[str, torch.nn.Linear], bool] | None
+) -> list[list[str]]:
+    """The names of each linear layer that `which` names: one that is there twice has two.
+
+    (Names alone, so that a layer's memory is free when another one has taken its place.)
+    Raises `ValueError` where there is none: whoever asks to change layers wants some to be changed.
+    """
+    if type(model) is torch.nn.Linear:
+        raise ValueError(
+            "the module is a linear layer itself, which cannot be replaced within itself; "
+            "put it into `torch.nn.Sequential`"
+        )
+    found: dict[int, list[str]] = {}
+    for name, m in model.named_modules(remove_duplicate=False):
+        if type(m) is torch.nn.Linear and (which is None or which(name, m)):
+            found.setdefault(id(m), []).append(name)
+    if not found:
+        named = "that `which` names " if which is not None else ""
+        raise ValueError(
+            f"{type(model).__name__} has no `torch.nn.Linear` {named}(of a class derived from it, none is "
+            "changed)"
+        )
+    return list(found.values())
+
+
+def put(model: torch.nn.Module, names: Iterable[str], made: torch.nn.Module) -> None:
+    """A layer in the place of another one, which has these names."""
+    for path in names:
+        parent, _, name = path.rpartition(".")
+        setattr(model.get_submodule(parent), name, made)
+
+
+def off_fast_paths(model: M) -> M:
+    """Keep PyTorch's encoders from kernels that read the weights of quantized layers as floats.
+
+    In inference, `TransformerEncoderLayer` hands the weights of its linear layers to one kernel, and
+    `TransformerEncoder` packs what is padded for that. The layers are called instead. Returns the module.
+    """
+    for layer in model.modules():
+        if isinstance(layer, torch.nn.TransformerEncoderLayer) and _has_quantized(layer):
+            layer.activation_relu_or_gelu = 0
+        elif isinstance(layer, torch.nn.TransformerEncoder) and _has_quantized(layer):
+            layer.use_nested_tensor = False
     return model
+
+
+def _has_quantized(model: torch.nn.Module) -> bool:
+    return any(isinstance(m, QuantizedLinear) for m in model.modules())

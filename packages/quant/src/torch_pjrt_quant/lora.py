@@ -29,10 +29,12 @@ class LoraLinear(torch.nn.Module):
         up = torch.zeros(base.out_features, rank, dtype=dtype, device=device)
         self.up = torch.nn.Parameter(up)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         """(*, in_features) -> (*, out_features), in the dtype of the input."""
-        low = torch.nn.functional.linear(x, self.down.to(x.dtype))
-        return self.base(x) + torch.nn.functional.linear(low, self.up.to(x.dtype)) * self.scale
+        low = torch.nn.functional.linear(input, self.down.to(input.dtype))
+        return (
+            self.base(input) + torch.nn.functional.linear(low, self.up.to(input.dtype)) * self.scale
+        )
 
 
 def add_lora_(

@@ -152,7 +152,8 @@ def _differentiable(operator: Any, gradient_of: Any, n_weights: int) -> None:
         if ctx.needs_input_grad[0]:
             results[0] = gradient_of(gradient, *ctx.weights)
         if ctx.needs_input_grad[-1]:
-            results[-1] = gradient.flatten(0, -2).sum(0).to(ctx.bias.dtype)
+            rows = gradient.reshape(-1, gradient.shape[-1])
+            results[-1] = rows.sum(0).to(ctx.bias.dtype)
         return tuple(results)
 
     operator.register_autograd(backward, setup_context=keep)

@@ -113,10 +113,15 @@ def from_nf4(packed: Tensor, scale: Tensor) -> Tensor:
     return (values.view(*scale.shape, size) * scale.float()[..., None]).flatten(1)
 
 
-def _groups(weight: Tensor, group_size: int) -> Tensor:
-    rows, columns = weight.shape
-    if group_size % 2 or columns % group_size:
+def check_groups(columns: int, group_size: int) -> None:
+    """Raises `ValueError` where groups of that size cannot be those of a row."""
+    if group_size <= 0 or group_size % 2 or columns % group_size:
         raise ValueError(
             f"groups of {group_size} do not divide {columns} columns into groups of an even size"
         )
+
+
+def _groups(weight: Tensor, group_size: int) -> Tensor:
+    rows, columns = weight.shape
+    check_groups(columns, group_size)
     return weight.detach().float().view(rows, columns // group_size, group_size)

@@ -37,9 +37,12 @@ def _range(w: Array, symmetric: bool) -> tuple[Array, Array]:
 
 @cache
 def gptq(size: int, symmetric: bool, damping: float) -> Callable[..., tuple[Tensor, ...]]:
-    """Of a weight and its inputs' products: numbers (uint8, rows x columns), scales and zeros."""
+    """Of a weight and its inputs' products: numbers (uint8, rows x columns), scales and zeros.
 
-    def compute(weight: Array, products: Array) -> tuple[Array, Array, Array]:
+    The fourth result is False where the products have no factors, and the numbers mean nothing.
+    """
+
+    def compute(weight: Array, products: Array) -> tuple[Array, Array, Array, Array]:
         rows, columns = weight.shape
         diagonal = jnp.diagonal(products)
         unused = diagonal == 0
@@ -77,7 +80,7 @@ def gptq(size: int, symmetric: bool, damping: float) -> Callable[..., tuple[Tens
             groups = jnp.zeros((rows, columns // size), weight.dtype)
             start = weight, jnp.zeros_like(weight), groups, groups
             _, numbers, scales, zeros = lax.fori_loop(0, columns // size, group, start)
-        return numbers.astype(jnp.uint8), scales, zeros
+        return numbers.astype(jnp.uint8), scales, zeros, jnp.isfinite(upper).all()
 
     return jax_function(compute)
 

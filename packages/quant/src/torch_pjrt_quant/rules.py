@@ -207,6 +207,8 @@ def linear_nf4(x: Array, weight: Array, scale: Array, bias: Array | None = None)
 
 def linear_float8(x: Array, weight: Array, scale: Array, bias: Array | None = None) -> Array:
     scale = scale.astype(jnp.float32)
+    if scale.ndim == 2:
+        return _finished(tiled(_rows(x), (_bytes(weight), scale), widened(x.dtype)), x, bias)
     y = lax.platform_dependent(
         _rows(x),
         weight,

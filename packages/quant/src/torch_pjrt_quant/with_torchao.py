@@ -24,47 +24,66 @@ from torch_pjrt_quant.linear import (
     Int8,
     Int8Linear,
     QuantizedLinear,
+    off_fast_paths,
 )
 
 Translate = Callable[[Any], Config | None]
 
 
-def _per_row(config: Any) -> bool:
+def _granularities(config: Any) -> set[str]:
+    """Names of what has a scale of its own; nothing where the configuration does not say."""
     given = getattr(config, "granularity", None)
     several = given if isinstance(given, (list, tuple)) else [given]
-    return all(g is None or type(g).__name__ in ("PerRow", "PerAxis") for g in several)
+    return {type(g).__name__ for g in several if g is not None}
+
+
+def _per_row(config: Any) -> bool:
+    return _granularities(config) <= {"PerRow", "PerAxis"}
+
+
+def _is_symmetric(config: Any, name: str) -> bool:
+    return getattr(getattr(config, name, None), "name", "SYMMETRIC") == "SYMMETRIC"
 
 
 def _int8(config: Any) -> Config | None:
-    return Int8() if _per_row(config) and config.group_size is None else None
+    by_group = getattr(config, "group_size", None) is not None
+    return Int8() if _per_row(config) and not by_group else None
 
 
 def _int8_dynamic(config: Any) -> Config | None:
-    symmetric = getattr(config.act_mapping_type, "name", "SYMMETRIC") == "SYMMETRIC"
+    symmetric = _is_symmetric(config, "act_mapping_type")
     return Int8(dynamic=True) if _per_row(config) and symmetric else None
 
 
 def _int4(config: Any) -> Config | None:
-    return Int4(config.group_size)
+    size = getattr(config, "group_size", None)
+    return Int4(size) if size is not None and size > 0 else None
 
 
 def _float8(config: Any) -> Config | None:
-    return Float8() if _is_e4m3(config.weight_dtype) else None
+    return Float8() if _is_e4m3(config) and _per_row_or_tensor(config) else None
 
 
 def _float8_dynamic(config: Any) -> Config | None:
-    return Float8(dynamic=True) if _is_e4m3(config.weight_dtype) else None
+    return Float8(dynamic=True) if _is_e4m3(config) and _per_row_or_tensor(config) else None
 
 
-def _is_e4m3(dtype: Any) -> bool:
-    return dtype is torch.float8_e4m3fn
+def _per_row_or_tensor(config: Any) -> bool:
+    """A scale for each row where one for a whole tensor (torchao's default) is asked for loses less."""
+    return _granularities(config) <= {"PerRow", "PerAxis", "PerTensor"}
+
+
+def _is_e4m3(config: Any) -> bool:
+    return getattr(config, "weight_dtype", torch.float8_e4m3fn) is torch.float8_e4m3fn
 
 
 def _intx(config: Any) -> Config | None:
-    group = getattr(config.granularity, "group_size", None)
-    if str(config.weight_dtype) == "torch.int4" and group is not None:
-        return Int4(group, symmetric=config.mapping_type.name == "SYMMETRIC")
-    return Int8() if config.weight_dtype is torch.int8 and _per_row(config) else None
+    dtype = getattr(config, "weight_dtype", None)
+    group = getattr(getattr(config, "granularity", None), "group_size", None)
+    symmetric = _is_symmetric(config, "mapping_type")
+    if str(dtype) == "torch.int4" and group is not None:
+        return Int4(group, symmetric=symmetric)
+    return Int8() if dtype is torch.int8 and symmetric and _per_row(config) else None
 
 
 #   torchao's configuration, what it is here, or None where it goes torchao's way
@@ -124,7 +143,7 @@ def from_torchao_(model: torch.nn.Module) -> torch.nn.Module:
                 except ValueError as error:
                     path = f"{parent_name}.{name}" if parent_name else name
                     raise ValueError(f"`{path}`: {error}") from error
-    return model
+    return off_fast_paths(model)
 
 
 def _adopted(linear: torch.nn.Linear, weight: Any) -> QuantizedLinear:

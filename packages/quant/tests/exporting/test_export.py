@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -13,7 +15,7 @@ import torch
 from torch.export import Dim
 
 from torch_pjrt.errors import LoweringError
-from torch_pjrt_quant import EntryPoint, export, load
+from torch_pjrt_quant import EntryPoint, Int4, export, load
 from torch_pjrt_quant.exporting.load import WrongInput
 from torch_pjrt_quant.exporting.load import load as load_without_torch
 
@@ -180,6 +182,137 @@ def test_back_in_pytorch_it_is_a_module_with_gradients(block, folder):
     assert gradient is not None
     torch.testing.assert_close(gradient.cpu(), block.project.weight.grad, rtol=1e-4, atol=1e-4)
     assert dict(module.named_buffers())["calls"].item() == 1
+
+
+class Nested(torch.nn.Module):
+    """Parameters by the names given, each of them 1, 10, 100, ...; gives their sum."""
+
+    def __init__(self, *names: str) -> None:
+        super().__init__()
+        self.parts = names
+        for n, name in enumerate(names):
+            inner: torch.nn.Module = self
+            *parents, own = name.split(".")
+            for parent in parents:
+                if not hasattr(inner, parent):
+                    inner.add_module(parent, torch.nn.Module())
+                inner = inner.get_submodule(parent)
+            inner.register_parameter(own, torch.nn.Parameter(torch.full((2,), 10.0**n)))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return sum((self.get_parameter(name) * x for name in self.parts), x)
+
+
+#   names of parameters, names of those that are loaded
+NAMES = [
+    (("a.b", "a_b"), {"a_b", "a_b_"}),
+    (("a_b", "a.b", "a_b_", "a.b_"), {"a_b", "a_b_", "a_b__", "a_b___"}),
+    (("a.b.c", "a_b.c", "a.b_c", "a_b_c"), {"a_b_c", "a_b_c_", "a_b_c__", "a_b_c___"}),
+    (("entry", "names", "train_", "_entries"), {"entry_", "names_", "train_", "_entries_"}),
+    (("model_signature", "x.y", "x_"), {"model_signature_", "x_y", "x_"}),
+]
+
+
+@pytest.mark.parametrize(("names", "loaded"), NAMES)
+def test_parameters_of_any_names_stay_what_they_were(tmp_path, names, loaded):
+    module = Nested(*names)
+    folder = export(module, (torch.ones(2),), platforms=["cpu"]).save(tmp_path / "model")
+
+    back = load(folder)
+
+    assert torch.equal(back(torch.ones(2)).cpu(), module(torch.ones(2)).detach())
+    assert {name for name, _ in back.named_parameters()} == loaded
+    for name in names:
+        there = back.get_parameter(back.names[name])
+        assert torch.equal(there.detach().cpu(), module.get_parameter(name).detach())
+
+
+class Constants(torch.nn.Module):
+    """Entry points with constants that PyTorch calls by one name."""
+
+    def a(self, x: torch.Tensor) -> torch.Tensor:
+        return x * torch.tensor([1.0, 0.0])
+
+    def b(self, x: torch.Tensor) -> torch.Tensor:
+        return x[torch.tensor([1, 0])]
+
+    def c(self, x: torch.Tensor) -> torch.Tensor:
+        return 1 / (x * torch.tensor([1.0, -0.0]))
+
+    def d(self, x: torch.Tensor) -> torch.Tensor:
+        return x * torch.tensor([[1.0, 0.0]])
+
+    def e(self, x: torch.Tensor) -> torch.Tensor:
+        return x + torch.tensor([1.0, 0.0])
+
+
+def test_constants_of_entry_points_are_shared_where_they_are_the_same_bit_by_bit(tmp_path):
+    x = torch.tensor([3.0, 4.0])
+    entries = {name: EntryPoint((x,), method=name) for name in "abcde"}
+    made = export(Constants(), entries=entries, platforms=["cpu"])
+    run = load_without_torch(made.save(tmp_path / "model"))
+
+    for name in "abcde":
+        wanted = getattr(Constants(), name)(x)
+        np.testing.assert_array_equal(run.entry(name)(x.numpy()), wanted)
+    assert len(made.tensors) == 4  # of a and e it is one
+
+
+def test_two_programs_with_other_tensors_of_one_name_keep_both(tmp_path):
+    modules = [Nested("w") for _ in range(3)]
+    for n, module in enumerate(modules):
+        module.get_parameter("w").data += n
+    programs = {f"p{n}": torch.export.export(m, (torch.ones(2),)) for n, m in enumerate(modules)}
+
+    run = load_without_torch(export(programs, platforms=["cpu"]).save(tmp_path / "model"))
+
+    for n in range(3):
+        np.testing.assert_array_equal(run.entry(f"p{n}")(np.ones(2, np.float32)), [2.0 + n] * 2)
+
+
+F = torch.nn.functional
+#   what computes products of float32, of matrices (2, 4, 4)
+PRODUCTS: dict[str, Callable[[torch.Tensor], object]] = {
+    "attention": lambda x: F.scaled_dot_product_attention(x, x, x),
+    "attention with heads": lambda x: F.scaled_dot_product_attention(x[None], x[None], x[None]),
+    "bilinear": lambda x: F.bilinear(x, x, torch.ones(3, 4, 4)),
+    "linear": lambda x: F.linear(x, x[0]),
+    "matmul": lambda x: x @ x,
+    "addmm": lambda x: torch.addmm(x[0], x[0], x[1]),
+    "baddbmm": lambda x: torch.baddbmm(x, x, x),
+    "einsum": lambda x: torch.einsum("bij,bkj->bik", x, x),
+    "cdist": lambda x: torch.cdist(x, x, compute_mode="use_mm_for_euclid_dist"),
+    "convolution": lambda x: F.conv1d(x, x),
+    "transposed": lambda x: F.conv_transpose1d(x, x[0][:, :, None]),
+    "cond": lambda x: torch.cond(x.sum() > 0, lambda x: x @ x, lambda x: x + 1, (x,)),
+    "int4": Int4(group_size=4).layer(torch.nn.Linear(4, 4)),
+}
+
+
+@pytest.mark.parametrize(
+    ("precision", "name"),
+    [*[("highest", name) for name in PRODUCTS], ("medium", "attention"), ("medium", "matmul")],
+)
+def test_products_of_float32_are_as_exact_as_pytorch_is_told_to_compute_them(precision, name):
+    class Module(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.compute = PRODUCTS[name]
+
+        def forward(self, x: torch.Tensor) -> object:
+            return self.compute(x)
+
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(precision)
+    try:
+        text = export(Module(), (torch.ones(2, 4, 4),)).stablehlo()
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+    products = re.findall(r"stablehlo\.(?:dot_general|convolution).*", text)
+    assert products
+    for line in products:
+        assert (line.count("HIGHEST") == 2) == (precision == "highest"), line
 
 
 class Decoder(torch.nn.Module):

@@ -68,20 +68,29 @@ class _Tensors:
 
     def __init__(self) -> None:
         self.by_name: dict[str, torch.Tensor] = {}
-        self._names: dict[Any, str] = {}
+        # By identity; each tensor is held, so that no other one has its id.
+        self._names: dict[int, tuple[str, torch.Tensor]] = {}
 
     def name(self, wanted: str, entry: str, tensor: torch.Tensor) -> str:
-        key = id(tensor)
-        if key in self._names:
-            return self._names[key]
+        if (known := self._names.get(id(tensor))) is not None:
+            return known[0]
         host = tensor.detach().cpu()
-        if wanted in self.by_name:
-            if torch.equal(self.by_name[wanted], host):
-                return wanted
-            wanted = f"{entry}.{wanted}"
-        self.by_name[wanted] = host
-        self._names[key] = wanted
-        return wanted
+        others = 0
+        name = wanted
+        while name in self.by_name and not _same(self.by_name[name], host):
+            name = f"{entry}.{wanted}" + "_" * others
+            others += 1
+        self.by_name.setdefault(name, host)
+        self._names[id(tensor)] = name, tensor
+        return name
+
+
+def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors are the same bit by bit: 0.0 is not -0.0, and 1 not 1.0."""
+    if one.dtype != other.dtype or one.shape != other.shape:
+        return False
+    bits = [x.contiguous().reshape(-1).view(torch.uint8) for x in (one, other)]
+    return torch.equal(*bits)
 
 
 @dataclass(slots=True, eq=False)

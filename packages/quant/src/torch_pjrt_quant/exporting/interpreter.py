@@ -124,7 +124,8 @@ class Interpreter:
         if target is aten.as_strided.default:
             return self._settled(self._strided(node, values), meta)
         if target in RULES:
-            result = RULES[target](self._look(meta), *args, **_given(kwargs))
+            with _precision(node):
+                result = RULES[target](self._look(meta), *args, **_given(kwargs))
         elif target in RANDOM:
             result = RANDOM[target](self._look(meta), self._next_key(), *args, **_given(kwargs))
         else:

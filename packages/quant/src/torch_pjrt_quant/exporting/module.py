@@ -20,7 +20,8 @@ class LoadedModule(torch.nn.Module):
 
     Calling it calls the first entry point; `entry(name)` is another one. The programs are parts of what is
     recorded, as other operators are. Parameters get gradients where the model was exported with
-    `gradient=True`; names have `_` in the place of dots.
+    `gradient=True`. Names have `_` in the place of dots, and a further `_` behind them where that name is
+    taken; `names` says of each old name which one it has.
     """
 
     def __init__(self, folder: Path, model: without_torch.Model) -> None:
@@ -30,18 +31,27 @@ class LoadedModule(torch.nn.Module):
             "gradient" in e["program"] for e in model.signature["entries"].values()
         )
         self.names: dict[str, str] = {}
+        self._functions = {
+            name: jax_function(entry.exported.call) for name, entry in model.entries.items()
+        }
+        self._entries = model.entries
+        tensors = safetensors.torch.load_file(folder / "weights.safetensors")
         with torch.no_grad():
-            for name, tensor in safetensors.torch.load_file(folder / "weights.safetensors").items():
-                self.names[name] = own = name.replace(".", "_")
+            # What needs no other name comes first, and so has its own.
+            for name in sorted(tensors, key=lambda n: ("." in n, n)):
+                self.names[name] = own = self._free(name.replace(".", "_"))
+                tensor = tensors[name]
                 there = tensor.to("pjrt")
                 if name in model.state or not tensor.is_floating_point():
                     self.register_buffer(own, there)
                 else:
                     self.register_parameter(own, torch.nn.Parameter(there, differentiable))
-        self._functions = {
-            name: jax_function(entry.exported.call) for name, entry in model.entries.items()
-        }
-        self._entries = model.entries
+
+    def _free(self, name: str) -> str:
+        """The name, or one like it that no attribute has."""
+        while hasattr(self, name):
+            name += "_"
+        return name
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return self.entry(next(iter(self._entries)))(*args, **kwargs)
