@@ -6,6 +6,8 @@ import json
 import random
 import resource
 import signal
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from torch_pjrt.client import memory  # noqa: TID251
 from torch_pjrt.extend import PartsLater, counters
 from torch_pjrt_fsdp import CheckpointManager, RandomState, load_checkpoint, save_checkpoint
 from torch_pjrt_fsdp.checkpoint import layout, saving
+from torch_pjrt_fsdp.checkpoint.writing import sealed
 from torch_pjrt_spmd import CheckpointError
 
 dcp: Any = torch.distributed.checkpoint
@@ -319,22 +322,65 @@ def test_what_could_not_be_loaded_is_not_saved(tmp_path: Path) -> None:
         save_checkpoint({"a": {"odd": Odd(), "x": torch.ones(2)}}, tmp_path / "a")
     with pytest.raises(CheckpointError, match="on meta"):
         save_checkpoint({"x": torch.ones(2, device="meta")}, tmp_path / "a")
+    with pytest.raises(CheckpointError, match=r"is 1\.5\.\n.*float.*\n.*a whole number"):
+        save_checkpoint({"a": {1.5: 1}}, tmp_path / "a")
     with pytest.raises(CheckpointError, match=r"the name 'a\.b'"):
         save_checkpoint({"a": {"b": 1}, "a.b": 2}, tmp_path / "a")
     assert list(tmp_path.iterdir()) == []
 
 
+class Kept:
+    """Has a state of any kind."""
+
+    def __init__(self, state: Any) -> None:
+        self.state = state
+
+    def state_dict(self) -> Any:
+        return self.state
+
+    def load_state_dict(self, state: Any) -> None:
+        self.state = state
+
+
+@pytest.mark.parametrize(
+    "held", [3, "t", None, (1, 2), [1, 2], [torch.ones(2), 5], torch.ones(2), {}, {"a": {}}]
+)
+def test_a_state_of_any_kind_comes_back(held: Any, tmp_path: Path) -> None:
+    save_checkpoint({"kept": Kept(held)}, tmp_path / "a")
+    into = Kept({})
+
+    load_checkpoint({"kept": into}, tmp_path / "a")
+
+    assert str(into.state) == str(held)
+
+
+def test_modules_and_optimizers_may_be_within_dicts_and_lists(tmp_path: Path) -> None:
+    runs = [Run(), Run()]
+    for run in runs:
+        run.step()
+        with torch.no_grad():
+            run.model[0].weight += random.random()  # type: ignore[operator]
+
+    def nested(runs: list[Run]) -> dict[str, Any]:
+        optimizers = [run.optimizer for run in runs]
+        return {"app": {"models": [run.model for run in runs], "n": 2}, "optimizers": optimizers}
+
+    with CheckpointManager(tmp_path) as manager:
+        manager.save(1, nested(runs))
+        others = [Run(), Run()]
+        state = nested(others)
+        state["app"]["n"] = 0
+        assert manager.restore_latest(state) == 1
+
+    assert state["app"]["n"] == 2
+    for run, other in zip(runs, others, strict=True):
+        assert torch.equal(run.model[0].weight, other.model[0].weight)  # type: ignore[arg-type]
+        assert str(run.optimizer.state_dict()) == str(other.optimizer.state_dict())
+    with pytest.raises(CheckpointError, match=r"has what the module lacks.*\n.*models\.0\.2"):
+        load_checkpoint({"app": {"models": [nn.Sequential(nn.Linear(8, 16))]}}, manager.path(1))
+
+
 def test_keys_and_containers_come_back_as_they_were(tmp_path: Path) -> None:
-    class Kept:
-        def __init__(self, state: Any) -> None:
-            self.state = state
-
-        def state_dict(self) -> Any:
-            return self.state
-
-        def load_state_dict(self, state: Any) -> None:
-            self.state = state
-
     nested = {
         "a": {0: {"b": torch.ones(2)}, "1": [{"c": 3}, [4, 5]]},
         "empty": {},
@@ -350,6 +396,24 @@ def test_keys_and_containers_come_back_as_they_were(tmp_path: Path) -> None:
     load_checkpoint({"kept": into}, tmp_path / "a")
 
     assert str(into.state) == str(nested)
+
+
+def test_an_index_that_lacks_the_path_of_a_name_is_read_all_the_same(tmp_path: Path) -> None:
+    """Versions before this one kept the paths of the first save, whatever names objects had later."""
+    saved = {"loader": Kept({"lanes": {0: {"round": 5}}, "seen": 1}), "x": torch.ones(2)}
+    save_checkpoint(saved, tmp_path / "a")
+    file = tmp_path / "a" / "checkpoint.json"
+    index = json.loads(file.read_text())["index"]
+    index["paths"] = [
+        *(entry for entry in index["paths"] if entry[0] != "loader.lanes.0.round"),
+        ["loader.lanes", ["loader", "lanes"]],
+    ]
+    file.write_bytes(sealed(index))
+
+    into = Kept({})
+    load_checkpoint({"loader": into, "x": torch.zeros(2)}, tmp_path / "a")
+
+    assert into.state == {"seen": 1, "lanes": {0: {"round": 5}}}
 
 
 def test_random_numbers_go_on() -> None:
@@ -425,3 +489,35 @@ def test_what_cannot_be_written_is_an_error_of_the_next_save(tmp_path: Path) -> 
         ):
             manager.save(3, state)
         assert [path.name for path in tmp_path.iterdir()] == ["step-1"]
+
+
+_UNATTENDED = """
+import torch
+from torch_pjrt_fsdp import CheckpointManager
+manager = CheckpointManager("/proc/nowhere", random=False, preemption=None)
+manager.save(1, {"x": torch.ones(2)})
+"""
+
+
+def test_a_process_that_ends_without_waiting_says_what_failed() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _UNATTENDED], capture_output=True, text=True, check=True, timeout=120
+    )
+    assert "CheckpointError: The checkpoint `step-1` could not be written." in done.stderr
+    assert "No such file or directory: '/proc/nowhere'" in done.stderr
+
+
+def test_a_process_with_many_open_files_saves(tmp_path: Path) -> None:
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(most, 4096), most))
+    files = [open("/dev/null") for _ in range(1100)]  # noqa: SIM115
+    try:
+        with CheckpointManager(tmp_path) as manager:
+            manager.save(1, {"x": torch.ones(2)})
+            assert manager._saver.in_flight in (True, False)
+    finally:
+        for file in files:
+            file.close()
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert manager.steps() == [1]

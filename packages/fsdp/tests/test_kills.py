@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed.checkpoint
 
 from torch_pjrt_fsdp import CheckpointManager, load_checkpoint
 from torch_pjrt_fsdp.checkpoint import saving, storage
@@ -21,6 +22,7 @@ from torch_pjrt_fsdp.checkpoint.writer import perform
 from torch_pjrt_fsdp.checkpoint.writing import Job, Plan, failed, write
 
 Events = list[tuple[str, str]]
+pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 
 
 class Killed(BaseException):
@@ -30,7 +32,7 @@ class Killed(BaseException):
 class Kept:
     """In the place of the writing process: keeps the job."""
 
-    def begin(self, folder: str, job: Job, plan: Plan, is_new: bool, memory: Any) -> None:
+    def begin(self, folder: str, job: Job, plan: Plan, memory: Any) -> None:
         self.job, self.plan = job, plan
         self.content = memoryview(bytes(memory.mapped))
 
@@ -61,6 +63,7 @@ def job_of(folder: Path, name: str, number: int, **more: Any) -> Kept:
 def found(folder: Path) -> dict[str, int]:
     """The number of each checkpoint that is offered; all of it is verified."""
     numbers = {}
+    storage.Disk(folder).recover()
     for name in storage.Disk(folder).complete():
         state = state_of(0)
         load_checkpoint(state, folder / name)
@@ -121,11 +124,14 @@ SCENES: dict[str, Callable[[Path], tuple[Kept, dict[str, int]]]] = {
 }
 
 
+@pytest.mark.parametrize("disk", ["exchanges names", "exchanges none"])
 @pytest.mark.parametrize("power", [True, False], ids=["power stays", "power goes"])
 @pytest.mark.parametrize("scene", SCENES)
 def test_killed_at_any_boundary_nothing_complete_is_lost(
-    scene: str, power: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    scene: str, power: bool, disk: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if disk == "exchanges none":
+        monkeypatch.setattr(storage, "_exchanged", lambda *paths: False)
     before = tmp_path / "before"
     for number in (1, 2):
         kept = job_of(before, f"step-{number}", number)
@@ -168,6 +174,19 @@ def test_all_of_it_is_synced_before_it_has_its_name(tmp_path: Path, events: Even
     assert set(created) < set(synced_before)
     assert events[renamed - 1] == ("sync", os.path.dirname(created[0]))  # the folder of the files
     assert events[renamed + 1] == ("sync", str(tmp_path))  # the folder that has the new name
+
+
+def test_a_folder_without_an_index_is_no_checkpoint(tmp_path: Path) -> None:
+    """What PyTorch's own `save` writes has its name from the beginning, and its index last."""
+    torch.distributed.checkpoint.save(state_of(1), checkpoint_id=tmp_path / "step-1")
+    torch.distributed.checkpoint.save(state_of(2), checkpoint_id=tmp_path / "step-2")
+    (tmp_path / "step-2" / ".metadata").unlink()
+    (tmp_path / "step-3").mkdir()
+    with CheckpointManager(tmp_path) as manager:
+        assert manager.steps() == [1]
+        state = state_of(0)
+        assert manager.restore_latest(state) == 1
+    assert state["n"] == 1
 
 
 def test_what_was_left_by_others_is_not_removed(tmp_path: Path) -> None:

@@ -53,16 +53,27 @@ def of_a_stream() -> ResumableLoader:
 
 
 def losses(
-    loader: ResumableLoader, folder: Path, stop: int | None = None
+    loader: ResumableLoader,
+    folder: Path,
+    stop: int | None = None,
+    begin: int | None = None,
+    every: bool = False,
 ) -> Iterator[tuple[int, float]]:
-    """Step and loss of a run of three epochs that begins where the last checkpoint is."""
+    """Step and loss of a run of three epochs that begins where the last checkpoint is.
+
+    stop   saves after this step, and ends. begin: with the checkpoint of this step. every: saves each step.
+    """
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.3), nn.Linear(8, 1)).to("pjrt")
     optimizer = torch.optim.AdamW(model.parameters())
     data = DeviceLoader(loader, prefetch=3)
     state = {"model": model, "optimizer": optimizer, "data": data}
-    with CheckpointManager(folder, preemption=None) as manager:
-        step = manager.restore_latest(state)
+    with CheckpointManager(folder, preemption=None, keep=None) as manager:
+        step = manager.restore_latest(state) if begin is None else begin
+        if begin is not None:
+            manager.restore(state, begin)
+        elif every:
+            manager.save(-1, state)  # before there is a batch
         for epoch in range(data.epoch, 3):
             data.set_epoch(epoch)
             for batch in data:
@@ -72,8 +83,9 @@ def losses(
                 optimizer.step()
                 optimizer.zero_grad()
                 yield step, loss.item()
-                if step == stop:
+                if every or step == stop:
                     manager.save(step, state)
+                if step == stop:
                     return
 
 
@@ -89,3 +101,14 @@ def test_losses_after_an_interruption_are_the_same_bits(
 
     assert [step for step, _ in whole] == list(range(18))
     assert parts == whole
+
+
+@pytest.mark.parametrize("data", [of_rows, of_a_stream])
+def test_any_checkpoint_of_one_manager_goes_on(
+    data: Callable[[], ResumableLoader], tmp_path: Path
+) -> None:
+    """What a loader's state is called changes within an epoch, at its end and at its beginning."""
+    whole = list(losses(data(), tmp_path, every=True))
+
+    for begin in (0, 4, 5, 6, 7, 11, 12):  # an epoch has six steps
+        assert list(losses(data(), tmp_path, begin=begin)) == whole[begin + 1 :]

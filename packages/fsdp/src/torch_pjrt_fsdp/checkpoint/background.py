@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import queue
-import select
 import socket
 import subprocess
 import sys
@@ -14,7 +13,7 @@ from contextlib import suppress
 
 from torch_pjrt_fsdp.checkpoint.shared_memory import SharedMemory
 from torch_pjrt_fsdp.checkpoint.storage import storage_of
-from torch_pjrt_fsdp.checkpoint.writer import perform, receive, send
+from torch_pjrt_fsdp.checkpoint.writer import has_something, perform, receive, send
 from torch_pjrt_fsdp.checkpoint.writing import Job, Plan
 
 _WRITER = "torch_pjrt_fsdp.checkpoint.writer"
@@ -28,22 +27,29 @@ class WritingProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._maker = os.getpid()
         self._answer: tuple[str | None] | None = (None,)
+        self._knows: tuple[Plan | None, int | None] = (None, None)  # the plan and the memory it has
 
-    def begin(self, folder: str, job: Job, plan: Plan, is_new: bool, memory: SharedMemory) -> None:
+    def begin(self, folder: str, job: Job, plan: Plan, memory: SharedMemory) -> None:
         """Send it what to do."""
-        knows_nothing = self._process is None or self._process.poll() is not None
-        if knows_nothing:
+        if self._process is None or self._process.poll() is not None:
             self._start()
         assert self._connection is not None
+        self.result()  # of a job before, for which nobody has waited to the end
+        known_plan, known_memory = self._knows
         self._answer = None
-        file = memory.file if knows_nothing or memory.is_new else None
-        memory.is_new = False
-        with suppress(ConnectionError):  # it is gone: the result says so
-            send(self._connection, (folder, job, plan if knows_nothing or is_new else None), file)
+        new_plan = None if plan is known_plan else plan
+        file = None if memory.identity == known_memory else memory.file
+        try:
+            with suppress(ConnectionError):  # it is gone: the result says so
+                send(self._connection, (folder, job, new_plan), file)
+        except BaseException:  # a handler of a signal: it has half of the message
+            self._let_go()
+            raise
+        self._knows = plan, memory.identity
 
     def _start(self) -> None:
         if self._connection is not None:
-            self._connection.close()
+            self._let_go()
         self._connection, theirs = socket.socketpair()
         paths = [path for path in sys.path if path]
         with theirs:
@@ -54,31 +60,44 @@ class WritingProcess:
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
             )
 
+    def _let_go(self) -> None:
+        """Have nothing to do with it any more: it ends, and what it is writing is abandoned."""
+        assert self._connection is not None
+        assert self._process is not None
+        self._connection.close()
+        self._process.wait()
+        self._connection = self._process = None
+        self._knows = None, None
+        self._answer = self._answer or ("What was being written has been abandoned.",)
+
     def result(self) -> str | None:
         """What went wrong with the last job, or None; waits for it."""
         if self._answer is None:
             assert self._connection is not None
             assert self._process is not None
+            has_something(self._connection, None)  # a handler of a signal may end this wait
             try:
                 self._answer = (receive(self._connection)[0],)
             except (EOFError, ConnectionError):
                 status = self._process.wait()
                 self._answer = (f"The process that writes has ended with status {status}.",)
+            except BaseException:  # half of the answer is read
+                self._let_go()
+                raise
         return self._answer[0]
 
     def is_done(self) -> bool:
         if self._answer is not None or self._connection is None:
             return True
-        return bool(select.select([self._connection], [], [], 0)[0])
+        return has_something(self._connection, 0)
 
     def close(self) -> None:
         """Wait for the last job, and end the process."""
         if self._maker != os.getpid() or self._connection is None or self._process is None:
             return  # a forked process has only a copy
         self.result()
-        self._connection.close()
-        self._process.wait()
-        self._connection = self._process = None
+        if self._connection is not None:
+            self._let_go()
 
 
 class HandingOver:
@@ -133,7 +152,8 @@ class WritingThread:
         self._thread: threading.Thread | None = None
         self._error: str | None = None
 
-    def begin(self, folder: str, job: Job, plan: Plan, is_new: bool, memory: SharedMemory) -> None:
+    def begin(self, folder: str, job: Job, plan: Plan, memory: SharedMemory) -> None:
+        self.result()
         content = memoryview(memory.mapped) if plan.entries else memoryview(b"")
         storage = storage_of(folder)
 

@@ -12,6 +12,7 @@ from torch import nn
 from torch_pjrt.extend import ArrivingParts, is_pjrt
 from torch_pjrt_fsdp.checkpoint.pieces import (
     Path,
+    asked,
     is_stateful,
     leaves,
     name_of,
@@ -52,13 +53,13 @@ def load_checkpoint(
 def load_stored(state: MutableMapping[str, Any], stored: Stored, *, strict: bool = True) -> None:
     """As `load_checkpoint`, from one that is open."""
     loading = _Loading(stored, strict)
-    for key, value in state.items():
+    for path, value in asked(state):
         if isinstance(value, nn.Module):
-            loading.module(key, value)
+            loading.module(path, value)
         elif is_stateful(value):
-            loading.stateful(key, value)
+            loading.stateful(path, value)
         else:
-            loading.plain(state, key, value)
+            loading.plain(state, path, value)
     loading.check()
     with torch.no_grad():
         for work in loading.fills + loading.ends:
@@ -76,11 +77,11 @@ class _Loading:
         self._missing: list[str] = []
         self._unexpected: list[str] = []
 
-    def module(self, key: str, module: nn.Module) -> None:
+    def module(self, at: Path, module: nn.Module) -> None:
         """Its tensors are filled where they are."""
         held = module.state_dict()
-        names = {name_of((key, *path)): (path, leaf) for path, leaf in leaves(held)}
-        self._unexpected += [name for name in self._below(key) if name not in names]
+        names = {name_of((*at, *path)): (path, leaf) for path, leaf in leaves(held)}
+        self._unexpected += [name for name in self._below(at) if name not in names]
         others = False
         for name, (path, leaf) in names.items():
             if not self._has(name):
@@ -96,16 +97,16 @@ class _Loading:
         if others or hooked:
             self.ends.append(lambda: _ignore(module.load_state_dict(held, strict=False)))
 
-    def stateful(self, key: str, value: Any) -> None:
+    def stateful(self, at: Path, value: Any) -> None:
         """It gets the state that was saved, in its own tensors where they fit."""
-        below = self._below(key)
+        below = self._below(at)
         if not below:
-            self._missing.append(key)
+            self._missing.append(name_of(at))
             return
-        own = {name_of((key, *path)): leaf for path, leaf in leaves(value.state_dict())}
-        nested: Any = {}
+        own = {name_of((*at, *path)): leaf for path, leaf in leaves(value.state_dict())}
+        nested: Any = {}  # the state is below a name, as it need not be a dict
         for name in below:
-            path = self._stored.paths[name][1:]
+            path = ("state", *self._stored.paths[name][len(at) :])
             set_at(nested, path, None)  # in the order that they had
             if name in self._stored.objects:
                 self.fills.append(lambda path=path, name=name: self._set(nested, path, name))
@@ -116,24 +117,27 @@ class _Loading:
                 self._fill(name, held)
                 set_at(nested, path, held)
             else:
-                like = _parameter(value, path) if isinstance(value, torch.optim.Optimizer) else None
+                like = (
+                    _parameter(value, path[1:])
+                    if isinstance(value, torch.optim.Optimizer)
+                    else None
+                )
                 self.fills.append(
                     lambda path=path, name=name, like=like: set_at(
                         nested, path, self._new(name, like)
                     )
                 )
-        self.ends.append(lambda: value.load_state_dict(nested))
+        self.ends.append(lambda: value.load_state_dict(nested["state"]))
 
-    def plain(self, state: MutableMapping[str, Any], key: str, value: Any) -> None:
+    def plain(self, state: MutableMapping[str, Any], path: Path, leaf: Any) -> None:
         """Tensors are filled, other leaves replaced."""
-        for path, leaf in leaves(value, (key,)):
-            name = name_of(path)
-            if not self._has(name):
-                continue
-            if isinstance(leaf, torch.Tensor):
-                self._fill(name, leaf)
-            else:
-                self.fills.append(lambda path=path, name=name: self._set(state, path, name))
+        name = name_of(path)
+        if not self._has(name):
+            return
+        if isinstance(leaf, torch.Tensor):
+            self._fill(name, leaf)
+        else:
+            self.fills.append(lambda: self._set(state, path, name))
 
     def check(self) -> None:
         """Raise for names that do not fit."""
@@ -150,8 +154,8 @@ class _Loading:
                     hint="strict=False leaves them out",
                 )
 
-    def _below(self, key: str) -> list[str]:
-        return [name for name, path in self._stored.paths.items() if path[0] == key]
+    def _below(self, at: Path) -> list[str]:
+        return [name for name, path in self._stored.paths.items() if path[: len(at)] == at]
 
     def _has(self, name: str) -> bool:
         there = name in self._stored.tensors or name in self._stored.objects

@@ -106,6 +106,9 @@ class CheckpointManager:
         Raises as `load_checkpoint` does. The state may lie on another mesh, be of other dtypes, or in another
         number of processes.
         """
+        self.wait()
+        if ranks.rank_and_size()[0] == 0:
+            self._storage.recover()
         steps = ranks.all_said(self.steps())[0]
         if not steps:
             return -1

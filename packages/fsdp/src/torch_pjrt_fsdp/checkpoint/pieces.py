@@ -58,24 +58,40 @@ def is_stateful(value: Any) -> bool:
     return hasattr(value, "state_dict") and hasattr(value, "load_state_dict")
 
 
+def asked(state: Mapping[str, Any]) -> Iterator[tuple[Path, Any]]:
+    """What a state has: leaves, and what is asked for its state, wherever mappings and lists have it."""
+    for key, value in state.items():
+        yield from _walked(value, (key,), is_stateful)
+
+
 def leaves(value: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
     """The leaves of nested mappings, and of lists that have mappings or tensors in them."""
-    if isinstance(value, torch.Tensor):  # before what takes longer to find out
+    return _walked(value, path, _never)
+
+
+def _never(value: Any) -> bool:
+    return False
+
+
+def _walked(value: Any, path: Path, ends: Callable[[Any], bool]) -> Iterator[tuple[Path, Any]]:
+    """The leaves, of which those are some where it `ends`."""
+    if isinstance(value, torch.Tensor) or ends(value):  # before what takes longer to find out
         yield path, value
     elif isinstance(value, Mapping) and value:
         for key, inner in value.items():
-            yield from leaves(inner, (*path, key))
-    elif isinstance(value, list) and _is_nested(value):
+            yield from _walked(inner, (*path, key), ends)
+    elif isinstance(value, list) and _is_nested(value, ends):
         for i, inner in enumerate(value):
-            yield from leaves(inner, (*path, (i,)))
+            yield from _walked(inner, (*path, (i,)), ends)
     else:
         yield path, value
 
 
-def _is_nested(value: list[Any]) -> bool:
+def _is_nested(value: list[Any], ends: Callable[[Any], bool]) -> bool:
     return any(
         isinstance(inner, (Mapping, torch.Tensor))
-        or (isinstance(inner, list) and _is_nested(inner))
+        or (isinstance(inner, list) and _is_nested(inner, ends))
+        or ends(inner)
         for inner in value
     )
 

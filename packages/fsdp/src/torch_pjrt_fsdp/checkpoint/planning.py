@@ -17,13 +17,18 @@ from torch_pjrt_spmd import CheckpointError
 FORMAT = 1
 # What one process says of a tensor's part: name, shape, dtype, box.
 Said = tuple[str, tuple[int, ...], torch.dtype, Box]
+# What it says of its state: of the parts of tensors, and of each name the path.
+Described = tuple[list[Said], list[tuple[str, Path]]]
 
 
 class Planned:
-    """Who writes what, and where it lies: the same while the state's tensors are."""
+    """Who writes what, and where it lies: the same while the state's tensors and names are.
+
+    described   what this process has said when it was planned. None: nothing, or that plan is not to be used.
+    """
 
     def __init__(self) -> None:
-        self.described: list[Said] | None = None
+        self.described: Described | None = None
         self.plan = Plan([], [], [])
         self.n_bytes = 0
         self._own: list[int] = []  # of the pieces of this process, those that it writes
@@ -35,9 +40,9 @@ class Planned:
         self._tensors: dict[str, Any] = {}
         self._metadata: tuple[Any, bytes] = (None, b"")
 
-    def make(self, described: list[Said], everywhere: list[Any], rank: int) -> None:
+    def make(self, described: Described, everywhere: list[Described], rank: int) -> None:
         """Plan anew, from what all processes say that they have."""
-        self.described = described
+        self.described = None
         self._metadata = (None, b"")
         self._paths = {name: path for _, paths in everywhere for name, path in paths}
         self._written_paths = [[n, _written_path(path)] for n, path in self._paths.items()]
@@ -58,6 +63,7 @@ class Planned:
                 self.n_bytes = at
         if rank == 0:
             self.plan = Plan(self.plan.entries, index, written)
+        self.described = described  # last: what has raised on the way is no plan
 
     def own(self, pieces: list[Piece]) -> list[Piece]:
         """What this process writes."""
@@ -171,7 +177,9 @@ def _written_path(path: Path) -> list[Any]:
     for key in path:
         if not isinstance(key, (str, int, tuple)) or isinstance(key, bool):
             raise CheckpointError(
-                f"A key of the state is no text or number: {key!r}.", saw=f"{list(path)}"
+                f"A key of the state is {key!r}.",
+                saw=f"{type(key).__name__}, in {list(path)}",
+                expected="a text or a whole number",
             )
     return [list(key) if isinstance(key, tuple) else key for key in path]
 

@@ -11,6 +11,7 @@ import io
 import math
 import os
 import pickle
+import sys
 import time
 import weakref
 from collections.abc import Mapping
@@ -27,6 +28,7 @@ from torch_pjrt_fsdp.checkpoint.pieces import (
     OfHost,
     Path,
     Piece,
+    asked,
     is_stateful,
     leaves,
     name_of,
@@ -80,9 +82,9 @@ class Saver:
         )
         self._handing_over = HandingOver()
         self._texts: dict[str, tuple[bytes, bytes]] = {}
-        self._in_flight: str | None = None
+        self._flight = _Flight(self._handing_over, self._writer)
         # Also where nobody closes it, and where the interpreter ends.
-        self._finish = weakref.finalize(self, _finish, self._handing_over, self._writer)
+        self._finish = weakref.finalize(self, self._flight.end)
 
     def save(self, name: str, state: Mapping[str, Any], *, keep: int | None = None) -> None:
         """Begin to save a state under a name; waits for the save before. All processes must call it.
@@ -104,7 +106,7 @@ class Saver:
             fault = error
         pieces, objects, paths = found
         planned = self._planned
-        described = [(p.name, p.shape, p.dtype, p.box) for p in pieces]
+        described = [(p.name, p.shape, p.dtype, p.box) for p in pieces], list(paths.items())
         is_new = described != planned.described
         lengths = {name: len(text) for name, text in objects.items()}
         save = os.urandom(4).hex()
@@ -113,66 +115,54 @@ class Saver:
             raise fault
         _check_all([one[3] for one in said], [one[4] for one in said])
         if any(one[0] for one in said):
-            of_objects = list(paths.items())
-            everywhere = ranks.all_said((described, of_objects))
-            planned.make(described, everywhere, rank)
-            is_new = True
+            self._memory.forget()
+            planned.make(described, ranks.all_said(described), rank)
         own = planned.own(pieces)
         of_all = [one[1] for one in said]
         save = said[0][2]
 
         def hand_over() -> None:
             try:
-                if is_new:
-                    self._memory.resize(planned.n_bytes)
+                self._memory.resize(planned.n_bytes)
                 for piece, into in planned.placed(own, self._memory):
                     _copy(piece, into)
                 own.clear()  # what was copied on the device goes now
                 job = planned.job(name, save, rank, size, objects, of_all, keep, self._timeout_s)
-                self._writer.begin(self.folder, job, planned.plan, is_new, self._memory)
-            except Exception as error:
+                self._writer.begin(self.folder, job, planned.plan, self._memory)
+            except BaseException as error:
                 tell(error)
                 raise
 
-        def tell(error: Exception) -> None:
+        def tell(error: BaseException) -> None:
             """The other processes wait for what this one was to write. The next save plans anew."""
             planned.described = None
             if size > 1:
                 job = failed(name, save, rank, size, self._timeout_s, f"{error}")
-                self._writer.begin(self.folder, job, planned.plan, is_new, self._memory)
+                self._writer.begin(self.folder, job, planned.plan, self._memory)
                 self._writer.result()
 
         try:
             is_copied = _copied(own, parts)
-        except Exception as error:
+        except BaseException as error:
             tell(error)
             raise
         if is_copied:
+            self._flight.name = name
             self._handing_over.begin(hand_over)
         else:
             hand_over()
-        self._in_flight = name
+            self._flight.name = name
         self.blocked_s = time.perf_counter() - begun
 
     def wait(self) -> None:
         """Until the last save is complete. Raises `CheckpointError` if it has failed."""
-        name, self._in_flight = self._in_flight, None
-        if name is None:
-            return
-        if (fault := self._handing_over.result()) is not None:
-            raise CheckpointError(
-                f"The state for the checkpoint `{name}` could not be read.", saw=str(fault).strip()
-            ) from fault
-        if (error := self._writer.result()) is not None:
-            raise CheckpointError(
-                f"The checkpoint `{name}` could not be written.", saw=error.strip()
-            )
+        self._flight.wait()
 
     @property
     def in_flight(self) -> bool:
         """Whether a save has begun that is not known to be complete."""
         is_done = self._handing_over.is_done() and self._writer.is_done()
-        return self._in_flight is not None and not is_done
+        return self._flight.name is not None and not is_done
 
     def close(self) -> None:
         """Wait for the last save, and end the process that writes. Raises as `wait` does."""
@@ -186,6 +176,41 @@ class Saver:
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+
+class _Flight:
+    """The save that has begun, by its name, until somebody has waited for it and knows what became of it."""
+
+    def __init__(self, handing_over: HandingOver, writer: WritingProcess | WritingThread) -> None:
+        self.name: str | None = None
+        self._handing_over, self._writer = handing_over, writer
+        self._maker = os.getpid()
+
+    def wait(self) -> None:
+        """Until it is complete. Raises `CheckpointError`, once, if it has failed."""
+        if self.name is None:
+            return
+        fault = self._handing_over.result()
+        error = self._writer.result() if fault is None else None
+        name, self.name = self.name, None
+        if fault is not None:
+            raise CheckpointError(
+                f"The state for the checkpoint `{name}` could not be read.", saw=str(fault).strip()
+            ) from fault
+        if error is not None:
+            raise CheckpointError(
+                f"The checkpoint `{name}` could not be written.", saw=error.strip()
+            )
+
+    def end(self) -> None:
+        """Wait, and end who writes. Nobody hears an error here, so a failed save is said on stderr."""
+        if self._maker == os.getpid():  # a forked process has only a copy
+            try:
+                self.wait()
+            except CheckpointError as error:
+                print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        self._handing_over.close()
+        self._writer.close()
 
 
 _Found = tuple[list[Piece], dict[str, bytes], dict[str, Path]]
@@ -213,11 +238,6 @@ def _split(path: str | os.PathLike[str]) -> tuple[str, str]:
     return os.path.dirname(text), PurePosixPath(text).name
 
 
-def _finish(handing_over: HandingOver, writer: WritingProcess | WritingThread) -> None:
-    handing_over.close()
-    writer.close()
-
-
 def _copied(own: list[Piece], parts: PartsLater) -> bool:
     """Have copies of what the pieces are of; whether these may be read later, by a thread."""
     for reads in [piece.read for piece in own]:
@@ -236,10 +256,9 @@ def _pieces(
     pieces: list[Piece] = []
     objects: dict[str, bytes] = {}
     paths: dict[str, Path] = {}
-    for key, value in state.items():
-        nested = value.state_dict() if is_stateful(value) else value
-        for inner, leaf in leaves(nested):
-            path = (key, *inner)
+    for outer, value in asked(state):
+        for inner, leaf in leaves(value.state_dict() if is_stateful(value) else value):
+            path = (*outer, *inner)
             name = name_of(path)
             if name in paths:
                 raise CheckpointError(

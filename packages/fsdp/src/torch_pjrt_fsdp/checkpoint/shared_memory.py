@@ -9,27 +9,37 @@ import torch
 
 
 class SharedMemory:
-    """Memory that another process can have, too. It goes with the last of the two."""
+    """Memory that another process can have, too. It goes with the last of the two.
+
+    file       it as a file, for another process.
+    identity   changes when it is another memory.
+    """
 
     def __init__(self) -> None:
         self.file: int | None = None
+        self.identity = 0
         self._size = -1
         self._bytes = torch.empty(0, dtype=torch.uint8)
         self._tensors: dict[tuple[int, torch.dtype, tuple[int, ...]], torch.Tensor] = {}
-        self.is_new = False
 
     def resize(self, n_bytes: int) -> None:
         """Have so many bytes, if there were not."""
-        self._tensors.clear()
         if n_bytes <= self._size:
             return
+        self.forget()
         self.close()
-        self._size = max(n_bytes, mmap.PAGESIZE)
+        self._size = -1  # until all of it is there
+        self.identity += 1
+        size = max(n_bytes, mmap.PAGESIZE)
         self.file = os.memfd_create("checkpoint")
-        os.ftruncate(self.file, self._size)
-        self.mapped = mmap.mmap(self.file, self._size)
+        os.ftruncate(self.file, size)
+        self.mapped = mmap.mmap(self.file, size)
         self._bytes = torch.frombuffer(self.mapped, dtype=torch.uint8)
-        self.is_new = True
+        self._size = size
+
+    def forget(self) -> None:
+        """Other tensors will be asked for."""
+        self._tensors.clear()
 
     def tensor(self, at: int, dtype: torch.dtype, sizes: tuple[int, ...]) -> torch.Tensor:
         """Some of it as a tensor."""

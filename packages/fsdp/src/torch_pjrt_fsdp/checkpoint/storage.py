@@ -6,6 +6,9 @@ seen before:
     on disks    it is written as `step-12.ID.incomplete`, all of it is synced, and the folder is renamed
     elsewhere   it is written where it is to be, and its `checkpoint.json` comes last
 
+Where another one is replaced on a disk that cannot exchange two names (a network's, mostly), that one is
+`step-12.ID.replaced` for an instant, and `recover` gives it its name back if nothing has come of the new one.
+
 What is called otherwise is left over from a process that was killed, and nobody's.
 """
 
@@ -24,8 +27,8 @@ from typing import Any, Protocol
 
 INDEX = "checkpoint.json"
 METADATA = ".metadata"  # of PyTorch's `torch.distributed.checkpoint`
-INCOMPLETE, REMOVED = ".incomplete", ".removed"
-_LEFT_OVER = re.compile(r".+\.[0-9a-f]{8}(\.incomplete|\.removed)")
+INCOMPLETE, REMOVED, REPLACED = ".incomplete", ".removed", ".replaced"
+_LEFT_OVER = re.compile(r"(.+)\.[0-9a-f]{8}(\.incomplete|\.removed|\.replaced)")
 _EXCHANGE = 2  # RENAME_EXCHANGE of renameat2(2)
 _HERE = -100  # AT_FDCWD
 _BLOCK = 1 << 24  # bytes that are written at once
@@ -74,8 +77,12 @@ class Storage(Protocol):
         """Remove a checkpoint: in one instant it is complete no more."""
         ...
 
+    def recover(self) -> None:
+        """Have what was being replaced as a process was killed be complete again."""
+        ...
+
     def clean(self) -> None:
-        """Remove what killed processes have left."""
+        """Recover, and remove what killed processes have left."""
         ...
 
     def read(self, path: str) -> bytes:
@@ -157,15 +164,21 @@ class Disk:
             trace("rename", place)
             os.rename(place, removed)
         else:  # a file system that cannot: there is none for an instant
-            os.rename(whole, removed)
+            replaced = place.removesuffix(INCOMPLETE) + REPLACED
+            trace("rename", whole)
+            os.rename(whole, replaced)
+            self._sync_folder(self.folder)
             trace("rename", place)
             os.rename(place, whole)
+            self._sync_folder(self.folder)
+            trace("rename", replaced)
+            os.rename(replaced, removed)
         self._sync_folder(self.folder)
         self._remove_tree(removed)
 
     def complete(self) -> list[str]:
         with suppress(FileNotFoundError), os.scandir(self.folder) as found:
-            return [e.name for e in found if e.is_dir() and not _LEFT_OVER.fullmatch(e.name)]
+            return [e.name for e in found if _is_complete(e)]
         return []
 
     def remove(self, name: str) -> None:
@@ -176,7 +189,18 @@ class Disk:
         self._sync_folder(self.folder)
         self._remove_tree(removed)
 
+    def recover(self) -> None:
+        with suppress(FileNotFoundError), os.scandir(self.folder) as found:
+            for entry in found:
+                left = _LEFT_OVER.fullmatch(entry.name)
+                whole = os.path.join(self.folder, left[1]) if left else ""
+                if left and left[2] == REPLACED and not os.path.lexists(whole):
+                    trace("rename", entry.path)
+                    with suppress(OSError):  # of a folder that is only read, or another one did it
+                        os.rename(entry.path, whole)
+
     def clean(self) -> None:
+        self.recover()
         with suppress(FileNotFoundError), os.scandir(self.folder) as found:
             for entry in found:
                 if _LEFT_OVER.fullmatch(entry.name):
@@ -251,6 +275,9 @@ class Elsewhere:
         trace("remove", name)
         self._system.rm(f"{self.folder}/{name}", recursive=True)
 
+    def recover(self) -> None:
+        """Nothing: what is being replaced is gone as the new one is written."""
+
     def clean(self) -> None:
         if not self._system.exists(self.folder):
             return
@@ -323,6 +350,13 @@ class _Fetched:
 
     def done(self, begin: int, n: int) -> None:
         """Nothing is kept."""
+
+
+def _is_complete(entry: os.DirEntry[str]) -> bool:
+    """Whether it is a folder with an index, ours or PyTorch's, and no left over one."""
+    if _LEFT_OVER.fullmatch(entry.name) or not entry.is_dir():
+        return False
+    return any(os.path.exists(os.path.join(entry.path, file)) for file in (INDEX, METADATA))
 
 
 def _exchanged(one: str, other: str) -> bool:

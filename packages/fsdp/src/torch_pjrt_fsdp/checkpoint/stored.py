@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from torch_pjrt_fsdp.checkpoint.pieces import Box, Path
+from torch_pjrt_fsdp.checkpoint.pieces import Box, Path, name_of
 from torch_pjrt_fsdp.checkpoint.storage import INDEX, METADATA, Bytes, storage_of
 from torch_pjrt_fsdp.checkpoint.writing import unsealed
 from torch_pjrt_spmd import CheckpointError
@@ -92,6 +92,7 @@ class Stored:
         }
         for entry in index["entries"]:
             self._take(entry)
+        self.paths = _paths_of(self.names(), self.paths)
 
     def _take(self, entry: dict[str, Any]) -> None:
         name = entry["name"]
@@ -133,8 +134,7 @@ class Stored:
         for name, path in (metadata.planner_data or {}).items():
             keys = tuple((key,) if isinstance(key, int) else key for key in path)
             self.paths[name] = keys
-        for name in {*self.tensors, *self.objects} - {*self.paths}:
-            self.paths[name] = (name,)
+        self.paths = {name: self.paths.get(name, (name,)) for name in self.names()}
 
     def names(self) -> list[str]:
         """All of them."""
@@ -262,6 +262,22 @@ class _OfPyTorch(pickle.Unpickler):
         raise CheckpointError(
             f"The file `{METADATA}` names what is not loaded.", saw=f"{module}.{name}"
         )
+
+
+def _paths_of(names: list[str], paths: dict[str, Path]) -> dict[str, Path]:
+    """The paths of these names: an index of an earlier version may lack one, and have others."""
+    there = {*names}
+    found = {name: path for name, path in paths.items() if name in there}
+    if len(found) < len(there):
+        known = {name_of(path[:n]): path[:n] for path in paths.values() for n in range(len(path))}
+        for name in there - {*found}:
+            keys = name.split(".")
+            n = next(
+                n for n in range(len(keys) - 1, -1, -1) if ".".join(keys[:n]) in known or not n
+            )
+            rest = (int(key) if key.isdecimal() else key for key in keys[n:])
+            found[name] = (*known.get(".".join(keys[:n]), ()), *rest)
+    return found
 
 
 def _common(one: Box, other: Box) -> Box | None:

@@ -48,6 +48,16 @@ def receive(connection: socket.socket) -> tuple[Any, int | None]:
     return pickle.loads(text), files[0] if files else None
 
 
+def has_something(connection: socket.socket, wait_s: float | None) -> bool:
+    """Whether the other end has sent something or is gone; waits for that, or for ever if None.
+
+    By `poll`: `select` takes no file whose number is above 1023.
+    """
+    asked = select.poll()
+    asked.register(connection, select.POLLIN)
+    return bool(asked.poll(None if wait_s is None else 1000 * wait_s))
+
+
 def _some(connection: socket.socket, n: int) -> bytes:
     found = connection.recv(min(n, 1 << 20))
     if not found:
@@ -99,8 +109,7 @@ def main(number: int) -> None:
 
 def _is_open(connection: socket.socket) -> bool:
     """Whether the other end is there; it sends nothing while it waits for an answer."""
-    readable, _, _ = select.select([connection], [], [], 0)
-    return not readable
+    return not has_something(connection, 0)
 
 
 if __name__ == "__main__":
