@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from inspect import unwrap
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from torch_pjrt_ecosystem.replacing import NotThere, wrap
 
 def install(accelerator: Any) -> None:
     """`accelerator` is `accelerate.accelerator`."""
-    _admit(accelerator.Accelerator.__init__)
+    _admit(unwrap(accelerator.Accelerator.__init__))  # other rows wrap it
     wrap(accelerator, "get_grad_scaler", _get_grad_scaler)
 
 
