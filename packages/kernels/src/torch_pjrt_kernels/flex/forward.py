@@ -22,6 +22,7 @@ from torch_pjrt_kernels.attention.blockwise import (
 )
 from torch_pjrt_kernels.attention.form import MINUS_INFINITY, Sizes
 from torch_pjrt_kernels.flex.block import Block, Mods
+from torch_pjrt_kernels.flex.of_seen import sums_of_seen
 from torch_pjrt_kernels.flex.visits import Table, Visits, visits_of
 
 Array = jax.Array
@@ -31,7 +32,7 @@ KeysAt = Callable[[Array], tuple[Array, Array]]
 
 def forward(
     query: Array, key: Array, value: Array, scale: Any, mods: Mods, table: Table | None,
-    sizes: Sizes, batch: Array, *, keys_at: KeysAt | None = None,
+    sizes: Sizes, batch: Array, *, keys_at: KeysAt | None = None, apart: bool = False,
 ) -> tuple[Array, Array, Array]:  # fmt: skip
     """The output, BHQV of the query's dtype; logsumexp and the greatest of the scores, BHQ of the softmax's.
 
@@ -39,6 +40,7 @@ def forward(
             nothing gets zeros, and -inf.
     keys_at the keys and values of a block from its first key, BNKW and BNKV, where they do not lie in a row;
             `key` and `value` are then not read, and only say what theirs would look like.
+    apart   whether values that a query does not see are to be nothing to it also where they are no numbers.
     """
     wide = rules.opmath(query.dtype)
     q = by_blocks(query, sizes)
@@ -56,15 +58,19 @@ def forward(
             greatest, total, sums = state
             part = Block(mods, sizes, table, batch, first, first_key, masked)
             k_BNKW, v_BNKV = at(first_key)
-            _, scores, _ = part.scores(product(q_BNRW, k_BNKW, 3, 3), scale)
+            _, scores, seen = part.scores(product(q_BNRW, k_BNKW, 3, 3), scale)
             most = lax.expand_dims(lax.reduce_max(scores, (4,)), (4,))
             greater = lax.max(greatest, most)
             shift = lax.select(greater == MINUS_INFINITY, lax.full_like(greater, 0), greater)
             numerators, shrink = lax.exp(scores - shift), lax.exp(greatest - shift)
             total = total * shrink + lax.expand_dims(lax.reduce_sum(numerators, (4,)), (4,))
             weights = lax.convert_element_type(numerators, value.dtype)
-            weights = lax.reshape(weights, (b, n, g * size, sizes.block_keys))
-            weighted = product(weights, v_BNKV, 3, 2)
+            flat = (b, n, g * size, sizes.block_keys)
+            weights = lax.reshape(weights, flat)
+            if apart and seen is not None:
+                weighted = sums_of_seen(weights, v_BNKV, lax.reshape(seen, flat))
+            else:
+                weighted = product(weights, v_BNKV, 3, 2)
             return greater, total, sums * shrink + lax.reshape(weighted, sums.shape)
 
         state = (

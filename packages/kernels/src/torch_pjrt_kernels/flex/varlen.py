@@ -71,7 +71,8 @@ def varlen_attn(
         key, value, cu_seq_k = _paged(key, value, block_table)
     starts_k = cu_seq_q if cu_seq_k is None else cu_seq_k
     shown = intervals(query.shape[0], cu_seq_q, starts_k, seqused_k, is_causal, window_size)
-    out, logsumexp = _forward(query, key, value, _scale(query, scale), shown)
+    in_pages = block_table is not None  # which hold what other requests left there
+    out, logsumexp = _forward(query, key, value, _scale(query, scale), shown, apart=in_pages)
     zeros = jnp.zeros((2,), np.dtype(np.uint64))
     return out, logsumexp.astype(np.dtype(np.float32)), zeros
 
@@ -96,12 +97,14 @@ def varlen_attn_backward(
 
 
 def _forward(
-    query: Array, key: Array, value: Array, scale: Any, shown: tuple[Array, Array]
-) -> tuple[Array, Array]:
+    query: Array, key: Array, value: Array, scale: Any, shown: tuple[Array, Array],
+    *, apart: bool = False,
+) -> tuple[Array, Array]:  # fmt: skip
     sizes = _sizes(query, key, value)
     q, k, v = (heads_first(x) for x in (query, key, value))
     table, batch = table_of_intervals(shown, sizes), jnp.zeros((1,), INT32)
-    out, logsumexp, _ = forward(q, k, v, scale, seen_by_intervals(shown), table, sizes, batch)
+    mods = seen_by_intervals(shown)
+    out, logsumexp, _ = forward(q, k, v, scale, mods, table, sizes, batch, apart=apart)
     return jnp.swapaxes(out[0], 0, 1), logsumexp[0]
 
 
@@ -139,26 +142,31 @@ def seen_by_intervals(shown: tuple[Array, Array]) -> Mods:
 
 
 def table_of_intervals(shown: tuple[Array, Array], sizes: Sizes) -> Table:
-    """The states of blocks as they are computed, from what the queries of each see together."""
+    """The states of blocks as they are computed: hidden where no query's interval reaches a block of keys.
+
+    Queries of one block may be of sequences whose keys lie far from one another: what is between is hidden.
+    """
     first, end = shown
     more = sizes.padded_queries - sizes.queries
     empty = end == 0
     far = np.int32(np.iinfo(np.int32).max)
-    blocks = (sizes.n_query_blocks, sizes.block_queries)
+    n_rows, n_keys, size = sizes.n_query_blocks, sizes.n_key_blocks, np.int32(sizes.block_keys)
+    # Each query begins to look at one block, and stops behind another: sums of that say how many look.
+    of_row = lax.div(lax.iota(INT32, sizes.queries), np.int32(sizes.block_queries))
+    begins = jnp.where(empty, np.int32(0), lax.div(first, size))
+    stops = jnp.where(empty, np.int32(0), lax.div(end + (size - np.int32(1)), size))
+    looking = jnp.zeros((n_rows, n_keys + 1), INT32)
+    looking = looking.at[of_row, begins].add(np.int32(1)).at[of_row, stops].add(np.int32(-1))
+    some = lax.cumsum(looking, 1)[:, :n_keys] > 0
 
     def of_blocks(x: Array, filling: np.int32) -> Array:
-        return jnp.pad(x, (0, more), constant_values=filling).reshape(blocks)
+        return jnp.pad(x, (0, more), constant_values=filling).reshape(n_rows, sizes.block_queries)
 
-    zero = np.int32(0)
-    least = of_blocks(jnp.where(empty, far, first), far).min(1)[:, None]
-    most = of_blocks(end, zero).max(1)[:, None]
-    # Of what fills up a block nobody asks.
-    last_first = of_blocks(jnp.where(empty, far, first), zero).max(1)[:, None]
+    # A block that all see is within the interval of each. Of what fills up a block nobody asks.
+    last_first = of_blocks(jnp.where(empty, far, first), np.int32(0)).max(1)[:, None]
     first_end = of_blocks(end, far).min(1)[:, None]
-    keys = lax.iota(INT32, sizes.n_key_blocks) * np.int32(sizes.block_keys)
-    until = keys + np.int32(sizes.block_keys)
-    some = (keys < most) & (until > least)
-    whole = (last_first <= keys) & (until <= first_end)
+    keys = lax.iota(INT32, n_keys) * size
+    whole = (last_first <= keys) & (keys + size <= first_end)
     masked = jnp.where(some, np.int32(MASKED), np.int32(HIDDEN))
     states = jnp.where(some & whole, np.int32(SEEN), masked)
     return Table(states[None, None], (sizes.block_queries, sizes.block_keys))
@@ -167,7 +175,8 @@ def table_of_intervals(shown: tuple[Array, Array], sizes: Sizes) -> Table:
 def _paged(key: Array, value: Array, table: Array) -> tuple[Array, Array, Array]:
     """The keys and values of all pages of each sequence in a row, and where each sequence begins there."""
     found = [
-        x[table.astype(INT32)].reshape(-1, *x.shape[2:]) for x in (key, value)
+        jnp.take(x, table.astype(INT32), axis=0, mode="clip").reshape(-1, *x.shape[2:])
+        for x in (key, value)
     ]  # of pages that are not used, too
     n, most = table.shape
     starts = lax.iota(INT32, n + 1) * np.int32(most * key.shape[1])

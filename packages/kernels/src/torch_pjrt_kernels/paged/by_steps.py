@@ -63,6 +63,9 @@ def paged_attention(
         shift = jnp.where(greater == -np.inf, 0, greater)
         numerators, shrink = lax.exp(scores - shift), lax.exp(greatest - shift)
         total = total * shrink + numerators.sum(-1, keepdims=True)
+        # Where nobody looks pages hold anything, and a weight of 0 keeps no NaN out of a sum.
+        seen_by_some = seen.any((1, 2, 3))[:, None, :, None]
+        v_BNKV = jnp.where(seen_by_some, v_BNKV, np.zeros((), v_BNKV.dtype))
         weights = numerators.reshape(b, n, g * n_queries, -1).astype(query.dtype)
         new = _product(weights, v_BNKV, 3, 2)
         return greater, total, sums * shrink + new.reshape(sums.shape)
@@ -82,8 +85,9 @@ def paged_attention(
     if sinks is not None:
         sunk = sinks.astype(wide).reshape(1, n, g, 1, 1)
         greater = lax.max(greatest, jnp.broadcast_to(sunk, greatest.shape))
-        shrink = lax.exp(greatest - greater)
-        total, sums = total * shrink + lax.exp(sunk - greater), sums * shrink
+        shift = jnp.where(greater == -np.inf, 0, greater)
+        shrink = lax.exp(greatest - shift)
+        total, sums = total * shrink + lax.exp(sunk - shift), sums * shrink
     out = sums / jnp.where(total == 0, 1, total)
     out = jnp.moveaxis(out, 3, 1).reshape(b, n_queries, heads, value_width)
     return out.astype(query.dtype)

@@ -74,11 +74,14 @@ def ragged_paged_attention(
     out, logsumexp, _ = forward(
         heads_first(query), like_key, like_value, width**-0.5 if scale is None else scale, mods,
         table_of_intervals(shown, sizes), sizes, jnp.zeros((1,), INT32), keys_at=keys_at,
+        apart=True,
     )  # fmt: skip
     if sinks is not None:
         # A score that no key has: a part of the weight goes to it.
         wide = rules.opmath(query.dtype)
-        share = jax.nn.sigmoid(logsumexp - sinks.astype(wide)[None, :, None])
+        sunk = sinks.astype(wide)[None, :, None]
+        nothing = (logsumexp == -np.inf) & (sunk == -np.inf)
+        share = jax.nn.sigmoid(logsumexp - jnp.where(nothing, 0, sunk))
         out = (out.astype(wide) * share[..., None]).astype(query.dtype)
     return jnp.swapaxes(out[0], 0, 1)
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import torch
 
+from torch_pjrt_kernels.as_autocast import in_its_dtypes
 from torch_pjrt_kernels.attention import reference
 from torch_pjrt_kernels.paged.quantized import widened
 
 Tensor = torch.Tensor
 
 
+@in_its_dtypes
 def ragged_paged_attention(
     query: Tensor, key_pages: Tensor, value_pages: Tensor, page_table: Tensor, lengths: Tensor,
     query_starts: Tensor, sinks: Tensor | None = None, key_scale: Tensor | None = None,
@@ -26,13 +28,18 @@ def ragged_paged_attention(
     def of_tokens(pages: Tensor, scales: Tensor | None) -> Tensor:
         """(tokens, key_heads, positions, width)."""
         whole = widened(pages, scales, query.dtype)
-        return whole[page_table.long().clamp(0)].flatten(1, 2)[sequence].transpose(1, 2)
+        return (
+            whole[page_table.long().clamp(0, len(pages) - 1)]
+            .flatten(1, 2)[sequence]
+            .transpose(1, 2)
+        )
 
     key, value = of_tokens(key_pages, key_scale), of_tokens(value_pages, value_scale)
     positions = torch.arange(key.shape[2], device=query.device)
     seen = (positions <= place[:, None]) & (found == sequence)[:, None]
     if window is not None:
         seen = seen & (positions >= place[:, None] - window)
+    value = value.where(seen[:, None, :, None], 0)  # where nobody looks there may be no numbers
     out, _ = reference.attention(
         query[:, :, None], key, value, seen[:, None, None], None, None, None, sinks,
         soft_cap=soft_cap, scale=scale,

@@ -26,6 +26,9 @@ def objection(
         return f"heads of width {width}: it takes multiples of {_LANES}"
     if pages.shape[1] % 8:
         return f"pages of {pages.shape[1]} positions: it takes multiples of 8"
+    key_heads = pages.shape[2] // 2
+    if key_heads not in (1, 2, 4) and key_heads % 8:
+        return f"{key_heads} key heads: it takes 1, 2, 4, and multiples of 8"
     return objection_of_the_chip()
 
 

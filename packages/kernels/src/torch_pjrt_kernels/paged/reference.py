@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import torch
 
+from torch_pjrt_kernels.as_autocast import in_its_dtypes
 from torch_pjrt_kernels.attention import reference
 from torch_pjrt_kernels.paged.quantized import widened
 
 Tensor = torch.Tensor
 
 
+@in_its_dtypes
 def paged_attention(
     query: Tensor,
     key_pages: Tensor,
@@ -30,7 +32,7 @@ def paged_attention(
     def whole(pages: Tensor, scales: Tensor | None) -> Tensor:
         """(batch, key_heads, positions, width)."""
         wide = widened(pages, scales, query.dtype)
-        return wide[page_table.long().clamp(0)].flatten(1, 2).transpose(1, 2)
+        return wide[page_table.long().clamp(0, len(pages) - 1)].flatten(1, 2).transpose(1, 2)
 
     key, value = whole(key_pages, key_scale), whole(value_pages, value_scale)
     positions = torch.arange(key.shape[2], device=query.device)
@@ -38,6 +40,9 @@ def paged_attention(
     seen = positions <= rows[..., None]
     if window is not None:
         seen = seen & (positions >= rows[..., None] - window)
+    value = value.where(
+        seen.any(1)[:, None, :, None], 0
+    )  # where nobody looks there may be no numbers
     out, _ = reference.attention(
         query.transpose(1, 2), key, value, seen.reshape(batch, 1, n_queries, -1),
         None, None, None, sinks, soft_cap=soft_cap, scale=scale,
