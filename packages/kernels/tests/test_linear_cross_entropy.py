@@ -13,6 +13,7 @@ import torch
 from torch.nn.functional import cross_entropy, linear
 
 import torch_pjrt
+from torch_pjrt.errors import UnsupportedError
 from torch_pjrt_kernels import linear_cross_entropy
 from torch_pjrt_kernels.cross_entropy import chunked
 
@@ -37,7 +38,24 @@ FORMS: dict[str, dict[str, Any]] = {
     "sum": {"reduction": "sum"},
     "smoothing": {"label_smoothing": 0.1},
     "another index": {"ignore_index": 7},
-}
+    "class weights": {"weight": torch.linspace(0.1, 2, CLASSES)},
+    "all": {"weight": torch.linspace(0.1, 2, CLASSES), "label_smoothing": 0.2},
+    "each by itself": {"reduction": "none"},
+    "each, weighted": {
+        "reduction": "none", "weight": torch.linspace(0.1, 2, CLASSES), "label_smoothing": 0.1,
+    },
+}  # fmt: skip
+
+
+def upstream(losses: torch.Tensor) -> torch.Tensor:
+    """Another gradient for each."""
+    return torch.linspace(3, 1, losses.numel(), device=losses.device).reshape(losses.shape)
+
+
+def ours_of(form: dict[str, Any], device: str) -> dict[str, Any]:
+    """The arguments by our names: PyTorch's `weight` is that of the classes."""
+    given = {k: v.to(device) if isinstance(v, torch.Tensor) else v for k, v in form.items()}
+    return {"class_weight" if k == "weight" else k: v for k, v in given.items()}
 
 
 @pytest.mark.parametrize("device", ["cpu", "pjrt"])
@@ -48,11 +66,14 @@ def test_loss_and_gradients_are_pytorchs(device: str) -> None:
             target = target.clamp(0)
         else:
             hidden, weight, target, bias = inputs_of(device)
-        ours = linear_cross_entropy(hidden, weight, target, bias, **form)
-        found = torch.autograd.grad(ours * 3, (hidden, weight, bias))
+        ours = linear_cross_entropy(hidden, weight, target, bias, **ours_of(form, device))
+        found = torch.autograd.grad((ours * upstream(ours)).sum(), (hidden, weight, bias))
         plain = [x.detach().cpu().double().requires_grad_() for x in (hidden, weight, bias)]
-        theirs = cross_entropy(linear(*plain), target.cpu(), **form)
-        expected = torch.autograd.grad(theirs * 3, plain)
+        wide: dict[str, Any] = {
+            k: v.double() if isinstance(v, torch.Tensor) else v for k, v in form.items()
+        }
+        theirs = cross_entropy(linear(*plain), target.cpu(), **wide)
+        expected = torch.autograd.grad((theirs * upstream(theirs)).sum(), plain)
 
         for mine, its in zip((ours, *found), (theirs, *expected), strict=True):
             torch.testing.assert_close(mine.cpu().double(), its, rtol=1e-5, atol=1e-5)
@@ -85,11 +106,13 @@ def test_chunks_of_any_size_give_the_same(chunk: int, wide: None) -> None:
     """In float64, where sums in another order differ by some 1e-15."""
     given = [jax.numpy.asarray(x.detach().double().numpy()) for x in inputs_of("cpu")]
     hidden, weight, target, bias = given
+    of_classes = jax.numpy.linspace(0.1, 2, CLASSES)
 
     def run(chunk: int) -> list[np.ndarray]:
         found = chunked.linear_cross_entropy(
-            hidden, weight, bias, target.astype("int64"), ignore_index=-100, label_smoothing=0.1,
-            soft_cap=None, mean=True, with_gradients=True, chunk=chunk,
+            hidden, weight, bias, target.astype("int64"), of_classes, ignore_index=-100,
+            label_smoothing=0.1,
+            soft_cap=None, mean=True, wanted=(True, True, True), chunk=chunk,
         )  # fmt: skip
         return [np.array(x) for x in found]
 
@@ -159,5 +182,81 @@ def test_shapes_that_do_not_fit_are_refused() -> None:
         linear_cross_entropy(hidden, weight[:, :3], target)
     with pytest.raises(ValueError, match=r"one floating dtype"):
         linear_cross_entropy(hidden, weight.double(), target)
-    with pytest.raises(ValueError, match=r"'mean' or 'sum'"):
-        linear_cross_entropy(hidden, weight, target, reduction="none")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"'mean', 'sum' or 'none'"):
+        linear_cross_entropy(hidden, weight, target, reduction="all")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"classes as integers"):
+        linear_cross_entropy(hidden, weight, target.float())
+    with pytest.raises(ValueError, match=r"no gradient of class_weight"):
+        linear_cross_entropy(
+            hidden, weight, target, class_weight=torch.ones(CLASSES).requires_grad_()
+        )
+
+
+@pytest.mark.parametrize("device", ["cpu", "pjrt"])
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_no_tokens_and_tokens_that_are_all_ignored_give_what_pytorch_gives(
+    device: str, reduction: Any
+) -> None:
+    for n in (0, 4):
+        target = torch.full((n,), -100)
+        leaves = [torch.ones(n, WIDTH), torch.ones(CLASSES, WIDTH)]
+        theirs = [x.clone().requires_grad_() for x in leaves]
+        expected = cross_entropy(linear(*theirs), target, reduction=reduction)
+        given = [x.to(device).requires_grad_() for x in leaves]
+        found = linear_cross_entropy(*given, target.to(device), reduction=reduction)  # type: ignore[misc]
+
+        torch.testing.assert_close(found.cpu(), expected, equal_nan=True)
+        gradients = (
+            torch.autograd.grad(x.sum(), y) for x, y in ((found, given), (expected, theirs))
+        )
+        for ours, its in zip(*gradients, strict=True):
+            torch.testing.assert_close(ours.cpu(), its)
+
+
+@pytest.mark.parametrize("device", ["cpu", "pjrt"])
+def test_under_autocast_a_head_in_float32_is_cast_as_a_linear_layer_is(device: str) -> None:
+    hidden, weight, target, bias = inputs_of(device)
+    with torch.autocast(device, torch.bfloat16):
+        ours = linear_cross_entropy(hidden.bfloat16(), weight, target, bias)
+    found = torch.autograd.grad(ours, (hidden, weight, bias))
+
+    narrow = [x.detach().cpu().bfloat16().double().requires_grad_() for x in (hidden, weight, bias)]
+    theirs = cross_entropy(linear(*narrow), target.cpu())
+    assert ours.dtype == torch.float32
+    torch.testing.assert_close(ours.cpu().double(), theirs, rtol=1e-5, atol=1e-5)
+    for mine, its in zip(found, torch.autograd.grad(theirs, narrow), strict=True):
+        assert mine.dtype == torch.float32
+        assert (mine.cpu().double() - its).norm() < 2**-7 * its.norm()
+
+
+@pytest.mark.parametrize("wanted", [(0,), (1,), (2,), (0, 2), ()])
+def test_what_wants_no_gradient_takes_no_product(wanted: tuple[int, ...]) -> None:
+    """Of a frozen head, say: the products of matrices in the program, and the gradients that are there."""
+    given = [x.detach() for x in inputs_of("pjrt")]
+    leaves = [given[i] for i in (0, 1, 3)]
+    for i in wanted:
+        leaves[i].requires_grad_()
+    hidden, weight, bias = leaves
+    loss = linear_cross_entropy(hidden, weight, given[2], bias)
+    found = torch.autograd.grad(loss, [leaves[i] for i in wanted]) if wanted else ()
+
+    text = torch_pjrt.to_stablehlo([loss, *found])
+
+    again = 1 if wanted else 0
+    assert text.count("dot_general") == 1 + again + (0 in wanted) + (1 in wanted)
+    theirs = [x.detach().cpu().requires_grad_() for x in leaves]
+    expected = cross_entropy(linear(*theirs), given[2].cpu())
+    gradients = torch.autograd.grad(expected, [theirs[i] for i in wanted]) if wanted else ()
+    for mine, its in zip((loss, *found), (expected, *gradients), strict=True):
+        torch.testing.assert_close(mine.detach().cpu(), its.detach(), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("device", ["cpu", "pjrt"])
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+def test_a_second_derivative_is_refused_in_words(device: str, reduction: Any) -> None:
+    hidden, weight, target, _ = inputs_of(device)
+    loss = linear_cross_entropy(hidden, weight, target, reduction=reduction).sum()
+    (first,) = torch.autograd.grad(loss, hidden, create_graph=True)
+
+    with pytest.raises(UnsupportedError, match="`linear_cross_entropy` has no derivative"):
+        torch.autograd.grad(first.square().sum(), hidden)
