@@ -2,6 +2,10 @@
 
 On a bare Python backend each of these ends the process: PyTorch's C++ asks the backend for its device
 type while it unwinds. So they run in a process of their own, all in one, to be seen failing by name.
+
+Each runs twice: as it is, and with CPython's cache of names in classes emptied just before the error. A name
+that is not in that cache is searched for, and a search clears the error in flight where the class lacks
+the name.
 """
 
 from __future__ import annotations
@@ -14,15 +18,22 @@ import pytest
 
 SCRIPT = """
 import json
+import sys
 import torch
 from torch.utils.checkpoint import checkpoint
 
 D = "pjrt"
+anew = False
+
+def forget():
+    if anew:
+        sys._clear_type_cache()
 
 class Boom(Exception):
     pass
 
 def boom(*args):
+    forget()
     raise Boom("told you")
 
 class Custom(torch.autograd.Function):
@@ -33,6 +44,7 @@ class Custom(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient):
+        forget()
         return ctx.wrong(gradient), None
 
 def leaf():
@@ -77,6 +89,7 @@ def recomputation(use_reentrant):
     def f(x):
         calls.append(1)
         if len(calls) > 1:
+            forget()
             raise KeyError("recomputation")
         return x.sin()
     checkpoint(f, leaf(), use_reentrant=use_reentrant).sum().backward()
@@ -94,6 +107,7 @@ def double():
 
 def interrupt():
     def stop(*args):
+        forget()
         raise KeyboardInterrupt
     y = leaf() * 2
     y.register_hook(stop)
@@ -125,15 +139,42 @@ cases = dict(
     recomputation=lambda: recomputation(False), gradient=gradient, double=double,
     interrupt=interrupt, saved_tensor_hook=saved_tensor_hook, functional=functional,
 )
-for name, case in cases.items():
+for anew in (False, True):
+    for name, case in cases.items():
+        try:
+            case()
+            outcome = ["nothing", ""]
+        except BaseException as error:
+            outcome = [type(error).__name__, str(error).splitlines()[0] if str(error) else ""]
+        x = leaf()
+        (x * 3).sum().backward()  # the next backward is not disturbed
+        after = x.grad.cpu().unique().tolist()
+        print(json.dumps([name + (" anew" if anew else ""), *outcome, after]), flush=True)
+"""
+
+# On a thread of its own for each number of operators that autograd records before the error.
+EACH_CALL = """
+import threading
+import torch
+
+def raises(*args):
+    raise ValueError(n)
+
+def train():
+    x = torch.ones(3, device="pjrt", requires_grad=True)
+    for _ in range(n):
+        x * 2
+    y = x * 2
+    y.register_hook(raises)
     try:
-        case()
-        outcome = ["nothing", ""]
-    except BaseException as error:
-        outcome = [type(error).__name__, str(error).splitlines()[0] if str(error) else ""]
-    x = leaf()
-    (x * 3).sum().backward()  # the next backward is not disturbed
-    print(json.dumps([name, *outcome, x.grad.cpu().unique().tolist()]), flush=True)
+        y.sum().backward()
+    except ValueError as error:
+        print(*error.args)
+
+for n in range(40):
+    thread = threading.Thread(target=train)
+    thread.start()
+    thread.join()
 """
 
 BOOM = ("Boom", "told you")
@@ -158,6 +199,7 @@ EXPECTED = {
     "saved_tensor_hook": BOOM,
     "functional": BOOM,
 }
+EXPECTED |= {f"{name} anew": expected for name, expected in EXPECTED.items()}
 Outcome = tuple[str, str, list[float]]
 
 
@@ -182,3 +224,11 @@ def test_exception_in_backward_arrives_as_itself(case: str, outcomes: dict[str, 
 @pytest.mark.parametrize("case", EXPECTED)
 def test_next_backward_after_an_exception_is_right(case: str, outcomes: dict[str, Outcome]) -> None:
     assert outcomes[case][2] == [3.0]
+
+
+def test_exception_arrives_whatever_has_run_on_its_thread(
+    python: Callable[..., CompletedProcess[str]],
+) -> None:
+    done = python(EACH_CALL)
+
+    assert done.stdout.split() == [str(n) for n in range(40)]

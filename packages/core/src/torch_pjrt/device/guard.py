@@ -83,7 +83,12 @@ def _in_turn(made: Callable[[], Iterator[Any]]) -> Callable[[], Any]:
     several = [made() for _ in range(_DEEPEST)]
     for one in several:
         next(one)
-    return map(next, cycle(several)).__next__
+    turns = cycle(several)
+    # At the end of its first round `cycle` looks whether an exception is set, and would take the one in flight
+    # for its own: that round is over before anybody asks.
+    for _ in range(_DEEPEST + 1):
+        next(turns)
+    return map(next, turns).__next__
 
 
 _DEEPEST = 16  # finalizers within finalizers
@@ -95,7 +100,15 @@ def _of_thread(name: str) -> Callable[[], Any]:
 
 
 class _InFlight(threading.local):
-    """On this thread: the errors that were set when the guard was asked, and how often backward has run."""
+    """On this thread: the errors that were set when the guard was asked, and how often backward has run.
+
+    What is asked of it while an error is in flight has a name in the class, too. CPython looks a name up in
+    the class first, and where it is not in its cache of such names, and the class lacks it, the search
+    finds the error set, takes it for its own, and clears it.
+    """
+
+    type_: Any = None
+    override: Any = None
 
     def __init__(self) -> None:
         self.errors: list[BaseException] = []
