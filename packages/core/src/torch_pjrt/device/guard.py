@@ -84,8 +84,8 @@ def _in_turn(made: Callable[[], Iterator[Any]]) -> Callable[[], Any]:
     for one in several:
         next(one)
     turns = cycle(several)
-    # At the end of its first round `cycle` looks whether an exception is set, and would take the one in flight
-    # for its own: that round is over before anybody asks.
+    # At the end of its first round `cycle` looks whether an exception is set, and would take the one in
+    # flight for its own: that round is over before anybody asks.
     for _ in range(_DEEPEST + 1):
         next(turns)
     return map(next, turns).__next__
