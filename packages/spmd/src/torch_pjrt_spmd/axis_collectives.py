@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from torch_pjrt.errors import UnsupportedError
 from torch_pjrt.extend import annotate, define_annotation, lowers
 from torch_pjrt_spmd.spec import ShardingError
 
@@ -24,6 +25,7 @@ _library = torch.library.Library("torch_pjrt_spmd", "DEF")
 for _schema in (
     "psum(Tensor x, str[] axes) -> Tensor",
     "pmax(Tensor x, str[] axes) -> Tensor",
+    "pmin(Tensor x, str[] axes) -> Tensor",
     "all_gather(Tensor x, str[] axes, int n, int dim) -> Tensor",
     "reduce_scatter(Tensor x, str[] axes, int n, int dim) -> Tensor",
     "all_to_all(Tensor x, str[] axes, int n, int split_dim, int concat_dim) -> Tensor",
@@ -56,7 +58,9 @@ def psum(x: torch.Tensor, axes: Axes) -> torch.Tensor:
     """The sum over the chips along the axes, on each of them; of the same shape and dtype.
 
     As of all functions here, `ShardingError` outside `shard_map` and for an axis that this does not map.
+    `UnsupportedError` for bools: `pmax` says whether one is true, `pmin` whether all are.
     """
+    _refuse(x, torch.bool, "sum")
     return _ops.psum(x, list(_sizes(axes)))
 
 
@@ -66,16 +70,18 @@ def pmean(x: torch.Tensor, axes: Axes) -> torch.Tensor:
 
 
 def pmax(x: torch.Tensor, axes: Axes) -> torch.Tensor:
-    """The largest over the chips along the axes, element by element, on each of them.
+    """The largest over the chips along the axes, element by element, on each of them; a NaN, if one has it.
 
-    Chips that have it share the gradient alike, as `torch.amax` does.
+    Chips that have it share the gradient alike, as `torch.amax` does. `UnsupportedError` for complex numbers.
     """
+    _refuse(x, torch.complex64, "maximum")
     return _ops.pmax(x, list(_sizes(axes)))
 
 
 def pmin(x: torch.Tensor, axes: Axes) -> torch.Tensor:
-    """The smallest over the chips along the axes, element by element, on each of them."""
-    return -pmax(-x, axes)
+    """The smallest over the chips along the axes, element by element, on each of them; else as `pmax`."""
+    _refuse(x, torch.complex64, "minimum")
+    return _ops.pmin(x, list(_sizes(axes)))
 
 
 def all_gather(x: torch.Tensor, axes: Axes, dim: int = 0) -> torch.Tensor:
@@ -87,8 +93,9 @@ def all_gather(x: torch.Tensor, axes: Axes, dim: int = 0) -> torch.Tensor:
 def reduce_scatter(x: torch.Tensor, axes: Axes, dim: int = 0) -> torch.Tensor:
     """The sum over the chips along the axes, of which each keeps its part of `dim`.
 
-    `ShardingError` for a dim that the chips do not divide.
+    `ShardingError` for a dim that the chips do not divide, `UnsupportedError` for bools.
     """
+    _refuse(x, torch.bool, "sum")
     sizes = _sizes(axes)
     return _ops.reduce_scatter(x, list(sizes), prod(sizes.values()), _divided(x, dim, sizes))
 
@@ -154,6 +161,15 @@ def _sizes(axes: Axes) -> dict[str, int]:
     return {name: mapped[name] for name in names}
 
 
+def _refuse(x: torch.Tensor, like: torch.dtype, what: str) -> None:
+    if x.dtype == like or (like.is_complex and x.is_complex()):
+        raise UnsupportedError(
+            f"There is no {what} of {'complex numbers' if like.is_complex else 'bools'} over chips.",
+            saw=f"a part of {x.dtype} {list(x.shape)}",
+            hint=None if like.is_complex else "x.int(); or pmax for any, pmin for all of them",
+        )
+
+
 def _dim(x: torch.Tensor, dim: int) -> int:
     if not -x.dim() <= dim < x.dim():
         raise ShardingError(f"There is no dim {dim}.", saw=f"a part of {list(x.shape)}")
@@ -185,6 +201,13 @@ def _pmax(x: Any, axes: Sequence[str]) -> Any:
     import jax
 
     return jax.lax.pmax(x, tuple(axes))
+
+
+@lowers(_ops.pmin.default)
+def _pmin(x: Any, axes: Sequence[str]) -> Any:
+    import jax
+
+    return jax.lax.pmin(x, tuple(axes))
 
 
 @lowers(_ops.all_gather.default, static=("n", "dim"))
@@ -242,19 +265,20 @@ def _fake_all_to_all(
 _FAKES: dict[str, Any] = {
     "psum": lambda x, axes: torch.empty_like(x),
     "pmax": lambda x, axes: torch.empty_like(x),
+    "pmin": lambda x, axes: torch.empty_like(x),
     "all_gather": lambda x, axes, n, dim: _resized(x, dim, x.shape[dim] * n),
     "reduce_scatter": lambda x, axes, n, dim: _resized(x, dim, x.shape[dim] // n),
     "all_to_all": _fake_all_to_all,
     "ppermute": lambda x, axis, sources, targets: torch.empty_like(x),
 }
 
-# Gradients: of each what it needs is what it was called with, and of `pmax` what it gave.
+# Gradients: of each what it needs is what it was called with, and of `pmax` and `pmin` what they gave.
 
 
-def _shared_by_the_largest(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
-    x, largest = ctx.saved_tensors
+def _shared_by_who_has_it(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+    x, found = ctx.saved_tensors
     axes = ctx.args[0]
-    has_it = (x == largest).to(grad.dtype)
+    has_it = (x == found).to(grad.dtype)
     return has_it * _ops.psum(grad, axes) / _ops.psum(has_it, axes), None
 
 
@@ -280,7 +304,7 @@ def _keep_arguments(ctx: Any, inputs: Any, output: Any) -> None:
     ctx.args = inputs[1:]
 
 
-def _keep_largest(ctx: Any, inputs: Any, output: Any) -> None:
+def _keep_what_it_gave(ctx: Any, inputs: Any, output: Any) -> None:
     ctx.args = inputs[1:]
     ctx.save_for_backward(inputs[0], output)
 
@@ -298,6 +322,10 @@ for _name, _gradient in _GRADIENTS.items():
         setup_context=_keep_arguments,
         lib=_library,
     )
-torch.library.register_autograd(
-    "torch_pjrt_spmd::pmax", _shared_by_the_largest, setup_context=_keep_largest, lib=_library
-)
+for _name in ("pmax", "pmin"):
+    torch.library.register_autograd(
+        f"torch_pjrt_spmd::{_name}",
+        _shared_by_who_has_it,
+        setup_context=_keep_what_it_gave,
+        lib=_library,
+    )

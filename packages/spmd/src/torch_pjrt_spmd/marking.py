@@ -55,15 +55,18 @@ def mark_sharding(
 
     Returns the tensor. Its values do not change, and those of what is computed with it only as sums in
     another order do. What is on the device is moved now; what is pending is computed there. In-place
-    writes, the gradient and an optimizer's state keep the sharding. Within `torch.compile` use the tensor
-    that is returned: only that one is marked.
+    writes, the gradient and an optimizer's state keep the sharding.
+
+    Within `torch.compile`, and of a view that is a part of another tensor (`x[:8]`), use the tensor that is
+    returned: only that one is marked, and the other tensor lies as before.
 
     On some axes of a mesh, the tensor lies along the others as it did before. An activation that is
     pending and unmarked lies along them as XLA decides.
 
-    Raises `ShardingError` for an axis that the mesh lacks or that is used twice, too many entries, and a
-    dim that its chips do not divide; `TypeError` for what is no tensor of the device; `UnsupportedError` for
-    memory that the chips lack, and for an activation in the host's memory.
+    Raises `ShardingError` for an axis that the mesh lacks or that is used twice, too many entries, a dim
+    that its chips do not divide, and a parameter that is a part of another tensor; `TypeError` for what is
+    no tensor of the device; `UnsupportedError` for memory that the chips lack, and for an activation in the
+    host's memory.
 
         mark_sharding(w, Mesh((2, 4), ("data", "model")), (None, "model"))
     """
@@ -86,8 +89,10 @@ def mark_sharding(
         return annotated(x, mesh, entries) if whole is None else annotated(x, mesh.root, whole)
 
     if not _fills_its_buffer(tensor) and not _laid_out_as(tensor):
-        if not tensor.is_leaf and tensor.requires_grad:
-            return as_marked(tensor)  # a part of an activation
+        if buffer_of(tensor).padded is None or (not tensor.is_leaf and tensor.requires_grad):
+            if tensor.is_leaf and tensor.requires_grad:
+                raise _part_of_another(tensor)
+            return as_marked(tensor)
         with torch.no_grad():
             tensor.detach().copy_(as_marked(tensor.detach()))
         return tensor
@@ -171,12 +176,15 @@ def _joined(
 def clear_sharding(tensor: torch.Tensor) -> torch.Tensor:
     """Forget how a tensor was marked; it lies whole on each chip of its mesh. Returns it.
 
-    `TypeError` for what is no tensor of the device.
+    Of a view that is a part of another tensor, another tensor is returned, as by `mark_sharding`. `TypeError`
+    for what is no tensor of the device.
     """
     check_on_device(tensor)
     found = sharding_of(tensor)
     if found is not None:
-        mark_sharding(tensor, found.mesh, ())
+        cleared = mark_sharding(tensor, found.mesh, ())
+        if cleared is not tensor:
+            return cleared
     marks.unmark(tensor)
     return tensor
 
@@ -248,6 +256,15 @@ def _laid_out_as(tensor: torch.Tensor) -> bool:
         return False
     buffer.hold_again((value_of(tensor.detach()), spec, True, False))
     return True
+
+
+def _part_of_another(tensor: torch.Tensor) -> ShardingError:
+    whole = buffer_of(tensor).spec
+    return ShardingError(
+        "A parameter that is a part of another tensor lies as that does.",
+        saw=f"a view of {list(tensor.shape)} of a tensor of {list(whole.shape)}",
+        hint="mark the whole tensor, or `clone()` the part first",
+    )
 
 
 def check_on_device(tensor: object) -> None:

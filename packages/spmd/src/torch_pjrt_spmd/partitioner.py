@@ -18,8 +18,10 @@ from torch_pjrt.extend import (
     Value,
     add_program_hooks,
     add_report_tables,
+    client,
     joined_run,
     set_partitioner,
+    target_chips,
 )
 from torch_pjrt_spmd import asked, marks, roles
 from torch_pjrt_spmd.memory_kinds import HOST
@@ -157,7 +159,8 @@ class _Partitioner:
         return marks.passes_for(inputs)
 
     def prepare(self, module: Any) -> None:
-        from torch_pjrt_spmd.partitioning_faults import avoid  # imports JAX
+        from torch_pjrt_spmd.lost_nans import keep_nans  # imports JAX
+        from torch_pjrt_spmd.partitioning_faults import avoid
         from torch_pjrt_spmd.unflattening import unflatten
 
         attributes = module.operation.attributes
@@ -165,7 +168,8 @@ class _Partitioner:
         n_chips = attributes[name].value if name in attributes else 1
         if n_chips > 1:
             unflatten(module, n_chips)
-            avoid(module, n_chips)  # last: it looks at the dims of scatters
+            avoid(module, n_chips)  # after that: it looks at the dims of scatters
+            keep_nans(module, _platform())
 
     def written(self, sharding: Sharding) -> str | None:
         import jax
@@ -178,6 +182,12 @@ class _Partitioner:
         return (
             f"{mesh.axis_names} {mesh.devices.shape} {chips} {sharding.spec} {sharding.memory_kind}"
         )
+
+
+def _platform() -> str:
+    """Of the chips that are compiled for."""
+    target = marks.target()
+    return (client().chip if target is None else target_chips(target)[0]).platform
 
 
 def _in_memory_of(

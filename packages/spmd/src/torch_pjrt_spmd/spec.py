@@ -7,6 +7,7 @@ slowest) or None (each chip has all of the dim). Dims that a spec leaves out at 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import combinations
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -61,7 +62,7 @@ def checked(shape: Sequence[int], mesh: Mesh | SubMesh, spec: Spec) -> tuple[Ent
                 shape,
                 mesh,
                 spec,
-                _fitting(size, mesh, used),
+                _fitting(size, mesh, used - set(axes_of(entry))),
             )
     return (*entries, *[None] * (len(shape) - len(entries)))
 
@@ -97,9 +98,12 @@ def partition_spec(entries: Sequence[Entry]) -> jax.sharding.PartitionSpec:
     return jax.sharding.PartitionSpec(*kept)
 
 
-def _fitting(size: int, mesh: Mesh | SubMesh, used: set[str]) -> Sequence[str]:
-    """The axes that would divide a dim of this size."""
-    return [name for name in mesh.axis_names if size % mesh.axis_size(name) == 0]
+def _fitting(size: int, mesh: Mesh | SubMesh, used: set[str]) -> Sequence[object]:
+    """The axes, and tuples of them, that divide a dim of this size; but for those that other dims use."""
+    free = [name for name in mesh.axis_names if name not in used]
+    tuples = [some for n in range(1, len(free) + 1) for some in combinations(free, n)]
+    found = [some for some in tuples if size % prod(map(mesh.axis_size, some)) == 0]
+    return [some if len(some) > 1 else some[0] for some in found]
 
 
 def _wrong(

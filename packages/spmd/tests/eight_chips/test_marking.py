@@ -98,6 +98,11 @@ def test_an_indivisible_dim_is_told_the_axes_that_fit(mesh: Mesh) -> None:
     with pytest.raises(ShardingError, match="expected: one of 'data'"):
         mark_sharding(torch.ones(6, device="pjrt"), mesh, ("model",))
     with pytest.raises(ShardingError, match="expected: None"):
+        mark_sharding(torch.ones(6, 8, device="pjrt"), mesh, ("model", "data"))  # which "data" fits
+    three = Mesh((2, 2, 2), ("a", "b", "c"))
+    with pytest.raises(ShardingError, match=r"expected: one of 'a', 'b', 'c', \('a', 'b'\)"):
+        mark_sharding(torch.ones(4, 2, device="pjrt"), three, (("a", "b", "c"), ()))
+    with pytest.raises(ShardingError, match="expected: None"):
         mark_sharding(torch.ones(3, device="pjrt"), mesh, ("model",))
 
 
@@ -165,9 +170,38 @@ def test_a_view_of_a_marked_tensor_is_one_of_its_content(mesh: Mesh) -> None:
     x = mark_sharding(torch.arange(128.0, device="pjrt").reshape(16, 8), mesh, ("data", "model"))
 
     assert torch.equal(x.t()[2:4].cpu(), torch.arange(128.0).reshape(16, 8).t()[2:4])
-    mark_sharding(x[:8], mesh, (None, "model"))
+    part = mark_sharding(x[:8], mesh, (None, "model"))
 
     assert torch.equal(x.cpu(), torch.arange(128.0).reshape(16, 8))
+    assert torch.equal(part.cpu(), torch.arange(64.0).reshape(8, 8))
+    assert (spec(x), spec(part)) == (("data", "model"), (None, "model"))
+
+
+@pytest.mark.parametrize("is_pending", [False, True], ids=["there", "pending"])
+def test_a_part_is_marked_as_a_tensor_of_its_own_and_the_rest_stays(
+    mesh: Mesh, is_pending: bool
+) -> None:
+    x = torch.arange(64.0).to("pjrt").reshape(8, 8) + 1
+    if not is_pending:
+        torch_pjrt.sync()
+
+    part = mark_sharding(x[2:6], mesh, ("model", None))
+
+    if not is_pending:  # else XLA decides
+        assert sharding_of(x) is None
+    assert spec(part) == ("model", None)
+    assert torch.equal(part.cpu(), torch.arange(16.0, 48.0).reshape(4, 8) + 1)
+    cleared = clear_sharding(part[:2])
+    assert (spec(cleared), spec(part)) == ((None, None), ("model", None))
+
+
+def test_a_parameter_that_is_a_part_of_another_tensor_is_refused(mesh: Mesh) -> None:
+    flat = torch.zeros(8, 8, device="pjrt")
+
+    with pytest.raises(ShardingError, match=r"a view of \[4, 8\] of a tensor of \[8, 8\]"):
+        mark_sharding(torch.nn.Parameter(flat[:4]), mesh, ("model", None))
+
+    assert sharding_of(flat) is None
 
 
 @pytest.mark.parametrize("grad", [False, True])
