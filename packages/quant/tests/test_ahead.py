@@ -1,8 +1,9 @@
-"""Programs for a TPU keep weights small, compiled ahead of time (by libtpu, which needs no TPU)."""
+"""Programs for a TPU and a GPU keep weights small, compiled ahead of time by compilers that need neither."""
 
 from __future__ import annotations
 
 import importlib.util
+import re
 
 import pytest
 import torch
@@ -11,13 +12,13 @@ import torch_pjrt
 from torch_pjrt_quant import Float8, Int4, Int8, Nf4, quantize_
 from torch_pjrt_quant.linear import Config
 
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("libtpu") is None
-    or importlib.util.find_spec("torch_pjrt_tpu") is None,
-    reason="libtpu or torch-pjrt-tpu is not installed",
-)
-NUMBERS = 2048 * 4096
+ROWS, COLUMNS = 2048, 4096
+NUMBERS = ROWS * COLUMNS
+# What is widened at a time: a tile of rows.
+TILE_BYTES = 1 << 20
 
+#   target, the packages that compile for it
+TARGETS = {"v5e:2x2": ("libtpu", "torch_pjrt_tpu"), "h100": ("jax_cuda13_plugin", "torch_pjrt_gpu")}
 #   a weight's bytes for each number
 CONFIGS: dict[str, tuple[Config, float]] = {
     "int8": (Int8(), 1),
@@ -25,20 +26,39 @@ CONFIGS: dict[str, tuple[Config, float]] = {
     "int4": (Int4(group_size=128), 0.5),
     "nf4": (Nf4(group_size=128), 0.5),
     "float8": (Float8(), 1),
+    "float8 dynamic": (Float8(dynamic=True), 1),
 }
 
 
+@pytest.mark.slow("rows")
 @pytest.mark.parametrize("name", CONFIGS)
-def test_a_tpus_program_holds_the_small_weight_alone(name):
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_program_holds_the_small_weight_alone(name, target):
+    if lacking := [p for p in TARGETS[target] if importlib.util.find_spec(p) is None]:
+        pytest.skip(f"{' and '.join(lacking)}: not installed, so nothing compiles for {target}")
     config, per_number = CONFIGS[name]
-    model = quantize_(torch.nn.Sequential(torch.nn.Linear(4096, 2048, bias=False)), config)
+    model = quantize_(torch.nn.Sequential(torch.nn.Linear(COLUMNS, ROWS, bias=False)), config)
     model.to("pjrt", torch.bfloat16)
 
     ahead = torch_pjrt.compile_for(
-        "v5e:1x1", model, torch.empty(1, 4096, dtype=torch.bfloat16, device="meta")
+        target, model, torch.empty(1, COLUMNS, dtype=torch.bfloat16, device="meta")
     )
 
     scales = 2 * 4 * NUMBERS / 128
     assert ahead.argument_bytes < NUMBERS * per_number + scales + (1 << 16)
     # A wide weight has 2 bytes for each number.
     assert ahead.temporary_bytes < NUMBERS / 4
+    assert _largest_floats(ahead.text()) <= TILE_BYTES
+
+
+def _largest_floats(text: str) -> int:
+    """Bytes of the largest array of floats that is in memory, so that no fusion alone computes with it."""
+    sizes = {"f32": 4, "bf16": 2, "f16": 2}
+    computations = re.split(r"\n\n", text)
+    in_memory = [c for c in computations if not re.match(r"\s*%?\w*fused", c)]
+    assert len(in_memory) < len(computations)
+    return max(
+        sizes[kind] * torch.Size(map(int, dims.split(","))).numel()
+        for computation in in_memory
+        for kind, dims in re.findall(r"\b(f32|bf16|f16)\[([\d,]+)\]", computation)
+    )
