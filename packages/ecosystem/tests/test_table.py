@@ -69,6 +69,7 @@ def test_all_rows_are_applied_whichever_is_imported_first(first: str) -> None:
     done = run(
         f"{first}\n"
         "import transformers.trainer, transformers.masking_utils, accelerate, sys\n"
+        "import transformers.generation.utils, transformers.pipelines.base\n"
         "import accelerate.commands.launch\n"
         "import lightning.pytorch, lightning.fabric\n"
         "import pytorch_lightning, lightning_fabric\n"

@@ -205,6 +205,15 @@ PATCHES = (
         "a warning of its own",
     ),
     Patch(
+        "transformers.generate",
+        ("transformers.generation.utils",),
+        "for_transformers.generating:install",
+        "`generate` keeps tokens, masks and positions on the host, has a static cache of a size in powers of "
+        "two unless another is asked for, and fills prompts up",
+        "each token is another length, for which a program is compiled",
+        "a static cache with lengths that the host knows, and prefill of padded prompts",
+    ),
+    Patch(
         "transformers.pipelines",
         ("transformers.pipelines.base",),
         "for_transformers.pipelines:install",
