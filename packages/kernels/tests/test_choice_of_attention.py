@@ -23,6 +23,7 @@ def call(dtype: str = "float32", **changed: Any) -> Any:
     """A call's shapes, as the rule sees them."""
     q = SimpleNamespace(shape=(1, 4, 4096, 128), dtype=SimpleNamespace(name=dtype))
     given = {"query": q, "key": q, "value": q, "attn_bias": None, "dropout_p": 0.0}
+    given |= {"is_causal": False, "first_row": 0}
     return SimpleNamespace(**{**given, **changed})
 
 
@@ -86,8 +87,8 @@ def test_splash_kernel_interpreted_gives_what_attention_is() -> None:
     given = [jnp.asarray(x.numpy(), "bfloat16") for x in (q, k, v, grad)]
 
     query, key, value, of_out = given
-    out, logsumexp = tpu.forward(query, key, value, 0.125, is_causal=True)
-    found = tpu.backward(of_out, query, key, value, 0.125, is_causal=True)
+    out, logsumexp = tpu.forward(query, key, value, 0.125, tpu.Pattern(behind=0))
+    found = tpu.backward(of_out, query, key, value, 0.125, tpu.Pattern(behind=0))
 
     leaves = [
         torch.from_numpy(np.array(x, np.float32)).double().requires_grad_() for x in given[:3]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -47,12 +49,23 @@ def test_values_are_the_same_with_measured_sizes() -> None:
     q = torch.randn(1, 4, 1024, 8, device="pjrt")
     x = q.cpu()
     expected = torch.nn.functional.scaled_dot_product_attention(x, x, x, is_causal=True)
-    table.keep({table.entry_of(LONG): (96, 160)})
+    table.keep({table.entry_of(replace(LONG, is_causal=True)): (96, 160)})
 
     y = torch.nn.functional.scaled_dot_product_attention(q, q, q, is_causal=True)
 
     assert "96" in torch_pjrt.to_stablehlo([y])
     torch.testing.assert_close(y.cpu(), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("changed", [{"dtype": "bfloat16"}, {"is_causal": True}, {"keys": 2048}])
+def test_sizes_count_for_calls_that_are_like_what_was_measured(changed: dict[str, Any]) -> None:
+    other = replace(LONG, **changed)
+    before = blocks(other)
+
+    table.keep({table.entry_of(LONG): (64, 256)})
+
+    assert blocks(LONG) == (64, 256)
+    assert blocks(other) == before
 
 
 @pytest.mark.parametrize("text", ["", "no JSON", "[1]", '{"a": [1]}'])

@@ -77,12 +77,15 @@ def forward(
         if form.sinks is not None:
             sinks = of_heads(form.sinks, sizes, wide)
             greater = lax.max(greatest, lax.broadcast_in_dim(sinks, greatest.shape, range(5)))
-            shrink = lax.exp(greatest - greater)
-            total, sums = total * shrink + lax.exp(sinks - greater), sums * shrink
+            shift = lax.select(
+                greater == MINUS_INFINITY, lax.full_like(greater, 0), greater
+            )  # a sink of -inf takes no weight
+            shrink = lax.exp(greatest - shift)
+            total, sums = total * shrink + lax.exp(sinks - shift), sums * shrink
             greatest = greater
         logsumexp = greatest + lax.log(total)
         divisor = total if form.dropout_p == 0 else total * np.asarray(1 - form.dropout_p, wide)
-        if form.may_see_nothing or form.dropout_p == 1:
+        if form.may_see_nothing or form.sinks is not None or form.dropout_p == 1:
             divisor = lax.select(divisor == 0, lax.full_like(divisor, 1), divisor)
         out = lax.convert_element_type(sums / divisor, query.dtype)
         return tuple(

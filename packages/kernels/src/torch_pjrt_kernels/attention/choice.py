@@ -24,7 +24,7 @@ _LARGEST, _LEAST = 1024, 256
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What a call's shapes say: all that the choice is made from, besides the device and dtypes."""
+    """What a call's shapes say. Dtype and whether it is causal only choose among measured sizes of blocks."""
 
     batch: int
     heads: int
@@ -33,6 +33,8 @@ class Problem:
     keys: int
     width: int
     value_width: int
+    dtype: str = "float32"
+    is_causal: bool = False
 
 
 # How attention is computed, the best first.
@@ -40,6 +42,10 @@ OWN = "the device's own kernel"
 SPLASH = "JAX's splash kernel"
 BLOCKS = "in blocks"
 AT_ONCE = "all scores at once"
+RAGGED = "JAX's ragged kernel"
+SOME_PAGES = "some pages at a time"
+KERNEL = "the package's kernel"
+LOOPS = "XLA's fusions"
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,8 @@ table = LoweringTable("kernels")
 def problem_of(call: Call) -> Problem:
     """The shapes of a call, of three dims or four."""
     (b, h, q, w), key, value = ((1, *x.shape)[-4:] for x in (call.query, call.key, call.value))
-    return Problem(b, h, key[1], q, key[2], w, value[3])
+    dtype = call.query.dtype.name
+    return Problem(b, h, key[1], q, key[2], w, value[3], dtype, bool(call.is_causal))
 
 
 def way_of(call: Call, beneath: Callable[..., Any]) -> Way:
@@ -52,6 +53,7 @@ def way_of(call: Call, beneath: Callable[..., Any]) -> Way:
     dtype = call.query.dtype.name
     by_kernel = in_blocks or tpu.objection_of_the_chip()
     by_kernel = by_kernel or tpu.objection(problem, dtype, has_bias=bias, dropout_p=dropout_p)
+    by_kernel = by_kernel or _pattern(call).objection(problem)
     return first_without(
         {
             OWN: "it has none" if of_rule is None else of_rule(call),
@@ -80,7 +82,7 @@ def scaled_dot_product_attention(
         seed = rules.seed_of(dropout_key)
         dropout_key = rules.key_of(seed)
     if way == SPLASH:
-        out, logsumexp = tpu.forward(query, key, value, _scale(call), call.is_causal)
+        out, logsumexp = tpu.forward(query, key, value, _scale(call), _pattern(call))
     else:
         out, logsumexp = forward(query, key, value, _form(call, dropout_key), _sizes(problem))
     shape = (*call.query.shape[:-1], call.value.shape[-1])
@@ -107,7 +109,7 @@ def scaled_dot_product_attention_backward(
         _batched(x) for x in (call.grad_out, call.query, call.key, call.value, call.out)
     )
     if way == SPLASH:
-        found = tpu.backward(grad, query, key, value, _scale(call), call.is_causal)
+        found = tpu.backward(grad, query, key, value, _scale(call), _pattern(call))
         like = (call.query, call.key, call.value)
         return *(lax.reshape(x, y.shape) for x, y in zip(found, like, strict=True)), None
     dropout_key = rules.key_of(call.philox_seed) if call.dropout_p else None
@@ -128,6 +130,10 @@ def scaled_dot_product_attention_backward(
         lax.reshape(found.value, call.value.shape),
         grad_bias,
     )
+
+
+def _pattern(call: Call) -> tpu.Pattern:
+    return tpu.Pattern(behind=0 if call.is_causal else None, first_row=call.first_row)
 
 
 def _form(call: Call, dropout_key: Array | None) -> Form:

@@ -8,12 +8,23 @@ import torch
 
 from torch_pjrt.extend import lowers
 from torch_pjrt.plugin import client, rules
-from torch_pjrt_kernels.attention import reference
+from torch_pjrt_kernels.as_autocast import as_autocast
+from torch_pjrt_kernels.attention import check, reference, tpu
 from torch_pjrt_kernels.attention.blockwise import forward
 from torch_pjrt_kernels.attention.blockwise_backward import backward
-from torch_pjrt_kernels.attention.choice import Problem, sizes_of
+from torch_pjrt_kernels.attention.choice import (
+    AT_ONCE,
+    BLOCKS,
+    SPLASH,
+    Problem,
+    Way,
+    first_without,
+    objection_to_blocks,
+    sizes_of,
+)
 from torch_pjrt_kernels.attention.form import Form, Sizes
 from torch_pjrt_kernels.one_node import one_node
+from torch_pjrt_kernels.refusals import without_derivative
 
 Tensor = torch.Tensor
 Optional = torch.Tensor | None
@@ -43,7 +54,8 @@ def flash_attention(
                 `key_heads`: consecutive query heads share one.
     bias        is added to the scores; its four dims are (batch, heads, queries, keys), each or 1. One of
                 bools says instead which keys a query sees. Floats get a gradient.
-    slopes      (heads,): ALiBi; the distance of two positions, times this, is taken off a score.
+    slopes      (heads,): ALiBi; the distance of two positions, times this, is taken off a score. They get no
+                gradient.
     segments    (batch, length), integers: queries see keys of their own segment. A pair has those of the
                 queries and of the keys.
     sinks       (heads,): the score of a key without a value, which takes weight. Gets a gradient.
@@ -54,58 +66,21 @@ def flash_attention(
     dropout_p   of the weights. scale: of the products; None: one over the root of the width.
 
     The result is (batch, heads, queries, value_width), of the query's dtype; softmax and sums are in float32,
-    in float64 for float64. A query that sees nothing gets zeros. Tensors that are not on `pjrt` are computed
-    with all scores at once. Raises `ValueError` for shapes that do not fit.
+    in float64 for float64. A query that sees nothing gets zeros. Under autocast query, keys and values are
+    cast, as by PyTorch's function. Tensors that are not on `pjrt` are computed with all scores at once. It
+    has a derivative, which has none itself. Raises `ValueError` for what does not fit.
 
         y = flash_attention(q, k, v, is_causal=True, window=(4096, None), soft_cap=50.0)
     """
     of_queries, of_keys = segments if isinstance(segments, tuple) else (segments, segments)
-    _check(query, key, value, bias, slopes, of_queries, of_keys, sinks)
+    query, key, value = as_autocast(query, key, value)  # type: ignore[assignment]
+    arrays = (query, key, value, bias, slopes, of_queries, of_keys, sinks)
+    check.arrays(*arrays)
+    check.numbers(window, first_position, soft_cap, dropout_p)
     out, _, _ = torch.ops.torch_pjrt_kernels.attention(
-        query, key, value, bias, slopes, of_queries, of_keys, sinks,
-        is_causal, *window, first_position, soft_cap, dropout_p, scale,
-    )  # fmt: skip
+        *arrays, is_causal, *window, first_position, soft_cap, dropout_p, scale
+    )
     return out
-
-
-def _check(
-    query: Tensor, key: Tensor, value: Tensor, bias: Optional, slopes: Optional,
-    of_queries: Optional, of_keys: Optional, sinks: Optional,
-) -> None:  # fmt: skip
-    if not query.dim() == key.dim() == value.dim() == 4 or not query.is_floating_point():
-        raise ValueError(_wrong("four dims of floats each", query, key, value))
-    if not query.dtype == key.dtype == value.dtype:
-        dtypes = ", ".join(str(x.dtype) for x in (query, key, value))
-        raise ValueError(
-            f"flash_attention takes a query, keys and values of one dtype; saw {dtypes}"
-        )
-    batch, heads, queries, width = query.shape
-    key_heads, keys = key.shape[1:3]
-    if key.shape != (batch, key_heads, keys, width) or value.shape[:3] != key.shape[:3]:
-        raise ValueError(_wrong("keys and values that fit the query", query, key, value))
-    if heads % max(key_heads, 1) or 0 in (*query.shape, *key.shape, *value.shape):
-        raise ValueError(_wrong("query heads that share key heads evenly", query, key, value))
-    wanted: dict[str, tuple[Optional, tuple[int, ...]]] = {
-        "slopes": (slopes, (heads,)),
-        "sinks": (sinks, (heads,)),
-        "segments of queries": (of_queries, (batch, queries)),
-        "segments of keys": (of_keys, (batch, keys)),
-    }
-    for name, (given, shape) in wanted.items():
-        if given is not None and given.shape != shape:
-            raise ValueError(f"{name} have shape {list(given.shape)}; expected {list(shape)}")
-    if bias is not None:
-        whole = (batch, heads, queries, keys)
-        fits = bias.dim() == 4 and all(n in (1, w) for n, w in zip(bias.shape, whole, strict=True))
-        if not fits:
-            raise ValueError(
-                f"the bias has shape {list(bias.shape)}; expected {list(whole)}, each or 1"
-            )
-
-
-def _wrong(expected: str, *tensors: Tensor) -> str:
-    saw = ", ".join(f"{x.dtype} {list(x.shape)}" for x in tensors)
-    return f"flash_attention takes {expected}; saw {saw}"
 
 
 # How weights are dropped on a CPU: drawn anew from a seed, in the backward too.
@@ -207,6 +182,41 @@ def _differentiated(ctx: Any, grad_out: Tensor, *unused: Any) -> tuple[Any, ...]
 torch.library.register_autograd(
     "torch_pjrt_kernels::attention", _differentiated, setup_context=_keep
 )
+without_derivative(
+    "torch_pjrt_kernels::attention_backward", "flash_attention",
+    "`scaled_dot_product_attention` has second derivatives under `sdpa_kernel(SDPBackend.MATH)`",
+)  # fmt: skip
+
+
+def way_of(
+    query: Any, key: Any, value: Any, bias: Any, slopes: Any, of_queries: Any, of_keys: Any,
+    sinks: Any, is_causal: bool, before: int | None, behind: int | None, first_position: int,
+    soft_cap: float | None, dropout_p: float, scale: Any,
+) -> Way:  # fmt: skip
+    """How a call is computed, by shapes, dtypes and what there is; and what the kernel has against it."""
+    problem, dtype = problem_of(query, key, value, is_causal), query.dtype.name
+    in_blocks = objection_to_blocks(problem)
+    against = in_blocks or tpu.objection_of_the_chip()
+    against = against or tpu.objection(
+        problem, dtype, has_bias=bias is not None, dropout_p=dropout_p
+    )
+    if slopes is not None or sinks is not None:
+        against = against or "it takes no slopes and no sinks"
+    if of_queries is not of_keys:
+        against = against or "queries and keys have segments of their own"
+    against = against or _pattern(is_causal, before, behind, first_position, soft_cap).objection(
+        problem
+    )
+    if in_blocks is not None:  # one block, which is all
+        return Way(AT_ONCE, {SPLASH: against, BLOCKS: in_blocks})  # type: ignore[dict-item]
+    return first_without({SPLASH: against, BLOCKS: None})
+
+
+def problem_of(query: Any, key: Any, value: Any, is_causal: bool = False) -> Problem:
+    """The shapes of a call."""
+    b, h, q, w = query.shape
+    sizes = (b, h, key.shape[1], q, key.shape[2], w, value.shape[3])
+    return Problem(*sizes, query.dtype.name, bool(is_causal))
 
 
 @lowers(
@@ -215,16 +225,17 @@ torch.library.register_autograd(
     static=("dropout_p", "soft_cap", "scale"),
 )
 def _rule(dropout_key: Any, query: Any, key: Any, value: Any, *form: Any) -> Any:
-    import jax.numpy as jnp
+    from jax import lax
 
-    seed = jnp.zeros((), "int64")
+    seed = lax.full((), 0, "int64")
     if dropout_key is not None:
         seed = rules.seed_of(dropout_key)
         dropout_key = rules.key_of(seed)
-    out, logsumexp = forward(
-        query, key, value, _form(query, form, dropout_key), _sizes(query, key, value)
-    )
-    return out, logsumexp, seed
+    if way_of(query, key, value, *form).name == SPLASH:
+        found = tpu.forward(query, key, value, *_of_splash(query, form))
+        return *found, seed
+    made, sizes = _form(query, form, dropout_key), _sizes(query, key, value, form)
+    return *forward(query, key, value, made, sizes), seed
 
 
 @lowers(
@@ -237,19 +248,34 @@ def _rule_of_backward(
 ) -> Any:  # fmt: skip
     import jax.numpy as jnp
 
-    *form, of_bias = rest
-    dropout_key = rules.key_of(seed) if form[5] else None
-    arrays = (bias, slopes, query_segments, key_segments, sinks)
-    found = backward(
-        grad_out, query, key, value, out, logsumexp, _form(query, (*arrays, *form), dropout_key),
-        _sizes(query, key, value), of_bias=of_bias,
-    )  # fmt: skip
+    *numbers, of_bias = rest
+    form = (bias, slopes, query_segments, key_segments, sinks, *numbers)
     nothing = jnp.zeros((0,), query.dtype)
+    if way_of(query, key, value, *form).name == SPLASH:
+        given = (grad_out, query, key, value)
+        return *tpu.backward(*given, *_of_splash(query, form)), nothing, nothing
+    dropout_key = rules.key_of(seed) if numbers[5] else None
+    found = backward(
+        grad_out, query, key, value, out, logsumexp, _form(query, form, dropout_key),
+        _sizes(query, key, value, form), of_bias=of_bias,
+    )  # fmt: skip
     return (
         *found[:3],
         nothing if found.bias is None else found.bias,
         nothing if found.sinks is None else found.sinks,
     )
+
+
+def _of_splash(query: Any, form: tuple[Any, ...]) -> tuple[Any, ...]:
+    segments, (is_causal, before, behind, first, soft_cap, _, scale) = form[2], form[5:]
+    pattern = _pattern(is_causal, before, behind, first, soft_cap)
+    return query.shape[-1] ** -0.5 if scale is None else scale, pattern, segments
+
+
+def _pattern(
+    is_causal: bool, before: int | None, behind: int | None, first: int, soft_cap: float | None
+) -> tpu.Pattern:
+    return tpu.Pattern(before, 0 if is_causal else behind, first, soft_cap)
 
 
 def _form(query: Any, form: tuple[Any, ...], dropout_key: Any) -> Form:
@@ -270,9 +296,8 @@ def _form(query: Any, form: tuple[Any, ...], dropout_key: Any) -> Form:
     )
 
 
-def _sizes(query: Any, key: Any, value: Any) -> Sizes:
-    b, h, q, w = query.shape
-    problem = Problem(b, h, key.shape[1], q, key.shape[2], w, value.shape[3])
+def _sizes(query: Any, key: Any, value: Any, form: tuple[Any, ...]) -> Sizes:
+    problem = problem_of(query, key, value, form[5])
     return sizes_of(problem, on_cpu=client().device.name == "CPU")
 
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from torch_pjrt_kernels.as_autocast import in_its_dtypes
+
 Tensor = torch.Tensor
 
 
@@ -64,6 +66,7 @@ def weights(
     return found, all_.logsumexp(-1)
 
 
+@in_its_dtypes
 def attention(
     query: Tensor, key: Tensor, value: Tensor, *form: Tensor | None, kept: Tensor | None = None,
     dropout_p: float = 0.0, is_causal: bool = False,
@@ -84,6 +87,7 @@ def attention(
     return found @ value.repeat_interleave(query.shape[1] // value.shape[1], 1), logsumexp
 
 
+@in_its_dtypes
 def backward(
     grad: Tensor, query: Tensor, key: Tensor, value: Tensor, *form: Tensor | None,
     kept: Tensor | None = None, dropout_p: float = 0.0, soft_cap: float | None = None,

@@ -1,13 +1,15 @@
 """Attention by JAX's splash kernel for TPUs: scores never leave the chip's fast memory.
 
-It takes queries and keys in whole blocks of 128, without a bias and without dropout. JAX gives what the
+It takes queries and keys in whole blocks of 128, without a bias and without dropout, with windows, segments
+and a soft cap. JAX gives what the
 forward's kernel leaves for the backward's to its own gradient alone: the rule of the backward calls it again.
 """
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import numpy as np
@@ -29,6 +31,8 @@ _WIDTHS = (64, 128, 192, 256)
 
 def objection(problem: Problem, dtype: str, *, has_bias: bool, dropout_p: float) -> str | None:
     """What the kernel has against a call, from shapes and dtypes alone; None if it takes it."""
+    if not _is_there():
+        return f"JAX {jax.__version__} has none"
     if dtype != "bfloat16":
         return f"it multiplies in bfloat16, and this is {dtype}"
     if has_bias:
@@ -43,6 +47,36 @@ def objection(problem: Problem, dtype: str, *, has_bias: bool, dropout_p: float)
     return None
 
 
+class Pattern(NamedTuple):
+    """Which positions see which, and what bends scores: what the kernel takes besides arrays.
+
+    before, behind   how many positions before its own a query sees, and behind; None: all.
+    first_row        the position of the first query.
+    """
+
+    before: int | None = None
+    behind: int | None = None
+    first_row: int = 0
+    soft_cap: float | None = None
+
+    def objection(self, problem: Problem) -> str | None:
+        """What the kernel has against it: a query that sees no key gets no zeros from it."""
+        last = problem.queries + self.first_row
+        if self.first_row < 0 or (self.before is not None and last > problem.keys):
+            return "a query may see nothing"
+        return None
+
+
+@cache
+def _is_there() -> bool:
+    """Whether this JAX has the kernel."""
+    try:
+        from jax.experimental.pallas.ops.tpu import splash_attention
+    except ImportError:
+        return False
+    return hasattr(splash_attention, "make_splash_mha")
+
+
 def objection_of_the_chip() -> str | None:
     """What the chip that is compiled for has against it, or how the program is spread."""
     at_work = client()
@@ -54,46 +88,68 @@ def objection_of_the_chip() -> str | None:
 
 
 def forward(
-    query: Array, key: Array, value: Array, scale: Any, is_causal: bool
-) -> tuple[Array, Array]:
-    """The output, BHQV, and the logsumexp of the scores, BHQ in float32. `query` is BHQW."""
+    query: Array, key: Array, value: Array, scale: Any, pattern: Pattern,
+    segments: Array | None = None,
+) -> tuple[Array, Array]:  # fmt: skip
+    """The output, BHQV, and the logsumexp of the scores, BHQ in float32. `query` is BHQW, `segments` BQ."""
 
-    def run(q: Array, k: Array, v: Array) -> tuple[Array, Array]:
-        kernel = _kernel(q.shape, k.shape, is_causal, residuals=True)
-        out, (logsumexp,) = jax.vmap(kernel)(q, k, v)
+    def run(q: Array, k: Array, v: Array, *rest: Array) -> tuple[Array, Array]:
+        kernel = _kernel(q.shape, k.shape, pattern, residuals=True)
+        out, (logsumexp,) = jax.vmap(kernel)(q, k, v, *_segments(*rest))
         return out, logsumexp
 
-    return traced_on_the_chip(run, _scaled(query, scale), key, value)
+    return traced_on_the_chip(run, _scaled(query, scale), key, value, *_narrow(segments))
 
 
 def backward(
-    grad_out: Array, query: Array, key: Array, value: Array, scale: Any, is_causal: bool
-) -> tuple[Array, Array, Array]:
+    grad_out: Array, query: Array, key: Array, value: Array, scale: Any, pattern: Pattern,
+    segments: Array | None = None,
+) -> tuple[Array, Array, Array]:  # fmt: skip
     """The gradients of query, key and value."""
 
-    def run(grad: Array, q: Array, k: Array, v: Array) -> tuple[Array, Array, Array]:
-        kernel = _kernel(q.shape, k.shape, is_causal, residuals=False)
-        _, pull = jax.vjp(jax.vmap(kernel), q, k, v)
+    def run(grad: Array, q: Array, k: Array, v: Array, *rest: Array) -> tuple[Array, Array, Array]:
+        kernel, given = _kernel(q.shape, k.shape, pattern, residuals=False), _segments(*rest)
+        _, pull = jax.vjp(lambda *qkv: jax.vmap(kernel)(*qkv, *given), q, k, v)
         return pull(grad)
 
     grad = lax.convert_element_type(grad_out, query.dtype)
-    found = traced_on_the_chip(run, grad, _scaled(query, scale), key, value)
+    given = (grad, _scaled(query, scale), key, value, *_narrow(segments))
+    found = traced_on_the_chip(run, *given)
     return _scaled(found[0], scale), found[1], found[2]
 
 
 def _scaled(x: Array, scale: Any) -> Array:
     wide = lax.convert_element_type(x, np.dtype(np.float32))
-    return lax.convert_element_type(wide * np.float32(scale), x.dtype)
+    factor = lax.convert_element_type(
+        scale, wide.dtype
+    )  # an array, where it changes by steps or layers
+    return lax.convert_element_type(wide * factor, x.dtype)
+
+
+def _narrow(segments: Array | None) -> tuple[Array, ...]:
+    return () if segments is None else (lax.convert_element_type(segments, np.dtype(np.int32)),)
+
+
+def _segments(*given: Array) -> tuple[Any, ...]:
+    from jax.experimental.pallas.ops.tpu import splash_attention as splash
+
+    return tuple(splash.SegmentIds(x, x) for x in given)
 
 
 def _kernel(
-    query: tuple[int, ...], key: tuple[int, ...], is_causal: bool, *, residuals: bool
+    query: tuple[int, ...], key: tuple[int, ...], pattern: Pattern, *, residuals: bool
 ) -> Any:
     from jax.experimental.pallas.ops.tpu import splash_attention as splash
 
     n_queries, n_keys = query[2], key[2]
     shape = (n_queries, n_keys)
-    one = splash.CausalMask(shape) if is_causal else splash.FullMask(shape)
+    before, behind, first_row, soft_cap = pattern
+    if before is not None or behind not in (None, 0):
+        one: Any = splash.LocalMask(shape, (before, behind), first_row)
+    elif behind == 0:
+        one = splash.CausalMask(shape, first_row)
+    else:
+        one = splash.FullMask(shape)
     queries, keys = _block(n_queries), _block(n_keys)
     blocks = splash.BlockSizes(
         block_q=queries, block_kv=keys, block_kv_compute=keys,
@@ -106,6 +162,7 @@ def _kernel(
         head_shards=1,
         q_seq_shards=1,
         save_residuals=residuals,
+        attn_logits_soft_cap=soft_cap,
     )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from torch_pjrt.extend import lowers
+from torch_pjrt_kernels.attention.choice import BLOCKS, RAGGED, Way, first_without
 from torch_pjrt_kernels.one_node import one_node
 from torch_pjrt_kernels.paged import quantized, ragged_blocks, ragged_reference, ragged_tpu
 
@@ -124,6 +125,20 @@ def _(query: Tensor, key_pages: Tensor, value_pages: Optional, *rest: Any) -> Te
     return query.new_empty((*query.shape[:2], width))
 
 
+def way_of(
+    query: Any, key_pages: Any, value_pages: Any, lengths: Any, query_starts: Any, sinks: Any,
+    key_scale: Any, value_scale: Any, *rest: Any,
+) -> Way:  # fmt: skip
+    """How a call is computed, by shapes, dtypes and what there is; and what the kernel has against it."""
+    against: str | None = "keys and values lie in arrays of their own"
+    if value_pages is None:
+        scales = key_scale is not None or value_scale is not None
+        against = ragged_tpu.objection(
+            query, key_pages, has_sinks=sinks is not None, has_scales=scales, width=query.shape[-1]
+        )
+    return first_without({RAGGED: against, BLOCKS: None})
+
+
 @lowers(torch.ops.torch_pjrt_kernels.ragged_paged_attention.default, static=("soft_cap", "scale"))
 def _rule(
     query: Any, key_pages: Any, value_pages: Any, page_table: Any, lengths: Any, query_starts: Any,
@@ -131,14 +146,11 @@ def _rule(
     scale: float | None,
 ) -> Any:  # fmt: skip
     form: dict[str, Any] = {"window": window, "soft_cap": soft_cap, "scale": scale}
+    if way_of(query, key_pages, value_pages, lengths, query_starts, sinks, key_scale, value_scale,
+              window).name == RAGGED:  # fmt: skip
+        given = (query, key_pages, page_table, lengths, query_starts)
+        return ragged_tpu.ragged_paged_attention(*given, **form)
     if value_pages is None:
-        scales = key_scale is not None or value_scale is not None
-        against = ragged_tpu.objection(
-            query, key_pages, has_sinks=sinks is not None, has_scales=scales, width=query.shape[-1]
-        )
-        if against is None:
-            given = (query, key_pages, page_table, lengths, query_starts)
-            return ragged_tpu.ragged_paged_attention(*given, **form)
         key_pages, value_pages = key_pages[:, :, ::2], key_pages[:, :, 1::2]
     return ragged_blocks.ragged_paged_attention(
         query, key_pages, value_pages, page_table, lengths, query_starts, sinks, key_scale,

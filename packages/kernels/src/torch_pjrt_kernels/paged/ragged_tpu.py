@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+
 import jax
 import numpy as np
 
@@ -12,12 +16,21 @@ Array = jax.Array
 _LANES = 128
 _PAGES_OF_BLOCK, _QUERIES_OF_BLOCK = 16, 32
 _VMEM_BYTES = 32 * 2**20
+_MODULE = "jax.experimental.pallas.ops.tpu.ragged_paged_attention"
+
+
+@cache
+def _is_there() -> bool:
+    """Whether this JAX has the kernel."""
+    return find_spec(_MODULE) is not None
 
 
 def objection(
     query: Array, pages: Array, *, has_sinks: bool, has_scales: bool, width: int
 ) -> str | None:
     """What the kernel, or the chip, has against a call; None if it takes it."""
+    if not _is_there():
+        return f"JAX {jax.__version__} has none"
     if has_sinks or has_scales:
         return "it takes no sinks, and no scales that are arrays"
     if query.dtype.name != "bfloat16" or pages.dtype.name != "bfloat16":
@@ -37,9 +50,7 @@ def ragged_paged_attention(
     *, window: int | None, soft_cap: float | None, scale: float | None,
 ) -> Array:  # fmt: skip
     """As the reference; `pages` is (pages, page_size, 2 * key_heads, width): a key head, then its values."""
-    from jax.experimental.pallas.ops.tpu.ragged_paged_attention import (
-        ragged_paged_attention as kernel,
-    )
+    kernel = import_module(_MODULE).ragged_paged_attention
 
     def run(q: Array, kv: Array, ends: Array, table: Array, starts: Array) -> Array:
         n = np.asarray([table.shape[0]], np.int32)

@@ -9,6 +9,7 @@ import torch
 
 from torch_pjrt.extend import lowers
 from torch_pjrt.plugin import rules
+from torch_pjrt_kernels.attention.choice import KERNEL, LOOPS, Way, first_without
 from torch_pjrt_kernels.attention.tpu import objection_of_the_chip
 from torch_pjrt_kernels.one_node import one_node
 from torch_pjrt_kernels.own.on_chip import traced_on_the_chip
@@ -27,8 +28,8 @@ def rotary(input: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
     The result has the input's shape and dtype and is rounded once: products are in float32, in float64 for
     float64. On TPUs a kernel computes it, forward and backward, for bfloat16 and float32, a width that is a
-    multiple of 128 and positions that are one of 16. It has a derivative, which has none itself. Raises
-    `ValueError` for shapes that do not fit.
+    multiple of 128 and positions that are one of 16. Raises `ValueError` for shapes that do not fit, and for
+    `cos` and `sin` that want a gradient.
     """
     b, _, p, w = input.shape if input.dim() == 4 else (0, 0, 0, 1)
     if w % 2 or cos.shape != sin.shape or cos.shape not in ((p, w), (b, p, w)):
@@ -36,6 +37,8 @@ def rotary(input: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
             "rotary takes (batch, heads, positions, width) and twice (positions, width) or "
             f"(batch, positions, width); saw {list(input.shape)}, {list(cos.shape)}, {list(sin.shape)}"
         )
+    if torch.is_grad_enabled() and (cos.requires_grad or sin.requires_grad):
+        raise ValueError("rotary has no gradient of cos and sin: detach them")
     return torch.ops.torch_pjrt_kernels.rotary(input, cos, sin, False)
 
 
@@ -67,18 +70,20 @@ def _differentiated(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
 torch.library.register_autograd("torch_pjrt_kernels::rotary", _differentiated, setup_context=_keep)
 
 
-def objection(input: Any, cos: Any) -> str | None:
-    """What the kernel, or the chip, has against a call; None where it is computed by the kernel."""
+def way_of(input: Any, cos: Any, sin: Any, *rest: Any) -> Way:
+    """How a call is computed, and what the kernel, or the chip, has against it."""
     _, _, positions, width = input.shape
-    of_shapes = rotary_tpu.objection(positions, width, input.dtype.name, cos.dtype.name)
-    return of_shapes or objection_of_the_chip()
+    against = rotary_tpu.objection(positions, width, input.dtype.name, cos.dtype.name)
+    if cos.dtype != sin.dtype:
+        against = against or f"cos is {cos.dtype.name}, and sin is {sin.dtype.name}"
+    return first_without({KERNEL: against or objection_of_the_chip(), LOOPS: None})
 
 
 @lowers(torch.ops.torch_pjrt_kernels.rotary.default)
 def _rule(input: Any, cos: Any, sin: Any, back: bool) -> Any:
     import jax.numpy as jnp
 
-    if objection(input, cos) is None and cos.dtype == sin.dtype:
+    if way_of(input, cos, sin).name == KERNEL:
         tables = [x.reshape(-1, *x.shape[-2:]) for x in (cos, sin)]
         return traced_on_the_chip(partial(rotary_tpu.turned, back=bool(back)), input, *tables)
     wide = rules.opmath(input.dtype)

@@ -10,6 +10,7 @@ Computations" (2019).
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
@@ -19,6 +20,7 @@ import torch
 
 from torch_pjrt.errors import LoweringError
 
+_one_at_a_time = threading.RLock()
 # Of PTX: what CUDA 12.8 knows. That of Triton's own may be newer than the driver.
 _PTX = 87
 
@@ -113,6 +115,12 @@ def compiled(
             f"{'.'.join(map(str, capability))}.",
             saw=f"{type(error).__name__}: {said}",
         ) from error
+    if getattr(made.metadata, "global_scratch_size", 0):
+        raise LoweringError(
+            f"The kernel `{kernel.__name__}` takes memory beside its arguments, which nobody gives it.",
+            saw=f"{made.metadata.global_scratch_size} bytes for each program",
+            hint="kernels without TMA descriptors that they make themselves take none",
+        )
     x, y, z = (*map(int, grid), 1, 1)[:3]
     return Launch(
         made.metadata.name, made.asm["ptx"], made.asm["ttir"], number, made.metadata.num_warps,
@@ -143,17 +151,23 @@ def target_is(capability: tuple[int, ...]) -> Iterator[None]:
     PyTorch's analysis of what a kernel writes asks for it, and PyTorch for the CPU has none.
     """
     driver = import_module("triton.runtime").driver
+    here = threading.get_ident()
 
     class Ahead:
-        def get_current_target(self) -> Any:
-            return _target(capability)
+        """The driver, for this thread; others find the one that was there, or that Triton looks for."""
 
-    before = getattr(driver, "_active", None)  # None: it is looked for when it is asked for
-    driver.set_active(Ahead())
-    try:
-        yield
-    finally:
-        driver.set_active(before)
+        def __getattr__(self, name: str) -> Any:
+            if threading.get_ident() == here and name == "get_current_target":
+                return lambda: _target(capability)
+            return getattr(driver.default if before is None else before, name)
+
+    with _one_at_a_time:
+        before = getattr(driver, "_active", None)  # None: it is looked for when it is asked for
+        driver.set_active(Ahead())
+        try:
+            yield
+        finally:
+            driver.set_active(before)
 
 
 def _target(capability: tuple[int, ...]) -> Any:

@@ -22,6 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="batch x heads x length x width, as in 1x4x4096x64; 1x8:2x4096x64 has 2 key heads",
     )  # fmt: skip
     tune.add_argument("--dtype", default="float32")
+    tune.add_argument("--full", action="store_true", help="attention that is not causal")
     tune.add_argument("--dry-run", action="store_true", help="print, and keep nothing")
     for command in (bench, tune):
         command.add_argument("--repetitions", type=int, default=3)
@@ -56,11 +57,12 @@ def _tune(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
             batch, heads, length, width = text.split("x")
             n_heads, _, key_heads = heads.partition(":")
             b, h, n, w = int(batch), int(n_heads), int(length), int(width)
-            problems.append(Problem(b, h, int(key_heads or n_heads), n, n, w, w))
+            sizes = (b, h, int(key_heads or n_heads), n, n, w, w)
+            problems.append(Problem(*sizes, options.dtype, is_causal=not options.full))
         except ValueError:
             parser.error(f"{text!r} is no shape: it takes one like {_TUNE}")
     found = {}
-    for entry, best, took in tuned(problems, options.dtype, repetitions=options.repetitions):
+    for entry, best, took in tuned(problems, repetitions=options.repetitions):
         usual = next(iter(took))
         found[entry] = best
         print(

@@ -1,8 +1,8 @@
 """Block sizes that were measured on this machine: a file of JSON that the choice of blocks reads.
 
 It lies beside the cache of programs, as `kernel-blocks.json`; `TORCH_PJRT_KERNEL_BLOCKS` names another file,
-or none if it is empty. An entry's name says chip, operator and shapes; its value is how many queries and keys
-a block has.
+or none if it is empty. An entry's name says chip, operator, dtype and shapes; its value is how many queries
+and keys a block has.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ def entry_of(problem: Problem) -> str:
     """The name of an entry of the chip at work: lengths as they are, batch and heads together."""
     of = problem
     return (
-        f"{client().chip.device_kind} attention {of.batch * of.heads}/{of.batch * of.key_heads} "
+        f"{client().chip.device_kind} {'causal' if of.is_causal else 'full'} attention in {of.dtype} "
+        f"{of.batch * of.heads}/{of.batch * of.key_heads} "
         f"{of.queries}x{of.keys} {of.width}/{of.value_width}"
     )
 

@@ -37,14 +37,13 @@ def candidates(problem: Problem) -> list[Blocks]:
 
 def tuned(
     problems: Sequence[Problem],
-    dtype: str = "float32",
     *,
     sizes: Sequence[Blocks] | None = None,
     repetitions: int = 3,
 ) -> Iterator[tuple[str, Blocks, dict[Blocks, float]]]:
     """For each problem the entry's name, the fastest sizes, and what each took, in seconds.
 
-    Causal attention, forward and backward. Those that the package would not compute in blocks are left out.
+    Forward and backward, in the dtype of the problem. Those that are not computed in blocks are left out.
     """
     torch.zeros(1, device="pjrt")  # starts the device
     on_cpu = client().device.name == "CPU"
@@ -54,17 +53,17 @@ def tuned(
         usual = sizes_of(problem, on_cpu=on_cpu, measured=False)
         tried = dict.fromkeys([(usual.block_queries, usual.block_keys)])
         tried |= dict.fromkeys(candidates(problem) if sizes is None else sizes)
-        steps = {f"{q} {k}": _step(problem, (q, k), dtype) for q, k in tried}
+        steps = {f"{q} {k}": _step(problem, (q, k)) for q, k in tried}
         took = dict(zip(tried, least_s(steps, repetitions).values(), strict=True))
         yield entry_of(problem), min(took, key=took.__getitem__), took
 
 
-def _step(problem: Problem, blocks: Blocks, dtype: str) -> Callable[[], Any]:
+def _step(problem: Problem, blocks: Blocks) -> Callable[[], Any]:
     sizes = Sizes(
         problem.batch, problem.key_heads, problem.heads // problem.key_heads, problem.queries,
         problem.keys, *blocks,
     )  # fmt: skip
-    form = Form(problem.width**-0.5, is_causal=True)
+    form = Form(problem.width**-0.5, is_causal=problem.is_causal)
 
     def both(q: Any, k: Any, v: Any, grad: Any) -> Any:
         out, logsumexp = forward(q, k, v, form, sizes)
@@ -79,7 +78,7 @@ def _step(problem: Problem, blocks: Blocks, dtype: str) -> Callable[[], Any]:
     )
     chip = client().chip
     arrays = [
-        jax.device_put(numbers.standard_normal(s, "float32"), chip).astype(dtype) for s in shapes
+        jax.device_put(numbers.standard_normal(s, "float32"), chip).astype(of.dtype) for s in shapes
     ]
     program = jax.jit(both).lower(*arrays).compile()
     return lambda: jax.block_until_ready(program(*arrays))
