@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
+import textwrap
 from textwrap import dedent
 
 import pytest
 
 from torch_pjrt.migrate import has_several_processes, migrated
-from torch_pjrt.migrate.names import ROWS, ByHand, Drop, Rewrite, row_of
+from torch_pjrt.migrate.names import ROWS, ByHand, Drop, Rename, Rewrite, row_of
 
 XM = "import torch_xla.core.xla_model as xm\n"
 
@@ -71,6 +72,18 @@ OTHERS = {
         "import os\nos.environ[\"TORCH_PJRT_CACHE_DIR\"] = 'x'"
     ),
     "print('xla')  # not a device": "print('xla')  # not a device",
+    "d.get('xla'); q.pop('XLA_PERSISTENT_CACHE_PATH')": (
+        "d.get('xla'); q.pop('XLA_PERSISTENT_CACHE_PATH')"
+    ),
+    "import os\nos.getenv('PJRT_LIBRARY_PATH', 'xla'); os.environ.get('PJRT_LIBRARY_PATH')": (
+        'import os\nos.getenv("TORCH_PJRT_LIBRARY", \'xla\'); os.environ.get("TORCH_PJRT_LIBRARY")'
+    ),
+    "if x.device.type == 'xla': f()\nelse: g()": 'if x.device.type == "pjrt": f()\nelse: g()',
+    "ok = device_type not in ('cuda', 'xla')": "ok = device_type not in ('cuda', \"pjrt\")",
+    "ok = 'xla:0' != dev": 'ok = "pjrt:0" != dev',
+    XM + "def f(xm):\n    return xm.mark_step()\ng = lambda xm: xm.get_ordinal()": (
+        "def f(xm):\n    return xm.mark_step()\ng = lambda xm: xm.get_ordinal()"
+    ),
     "from .torch_xla import xm\nxm.mark_step()": "from .torch_xla import xm\nxm.mark_step()",
 }
 
@@ -87,7 +100,41 @@ def test_script_becomes(before: str, after: str) -> None:
     assert migrated(result.text).text == result.text
 
 
+# Pieces of a script that have a device within a string, where Python before 3.12 wants the other quote.
+WITHIN_STRINGS = {
+    'print(f"a {xm.xla_device()} b")': "print(f\"a {torch.device('pjrt')} b\")",
+    "print(f'a {xm.xla_device()} b')": "print(f'a {torch.device(\"pjrt\")} b')",
+    'print(f"""é\n{xm.xla_device()!r:>10}""")': ('print(f"""é\n{torch.device(\'pjrt\')!r:>10}""")'),
+    "print(rf'\\{xm.xla_device()}')": "print(rf'\\{torch.device(\"pjrt\")}')",
+    'print("\\"" f"{xm.xla_device()}")': 'print("\\"" f"{torch.device(\'pjrt\')}")',
+    "print('\"' f\"{xm.xla_device()}\" f'{xm.xla_device()}')": (
+        "print('\"' f\"{torch.device('pjrt')}\" f'{torch.device(\"pjrt\")}')"
+    ),
+    'print("a"\n      f"{d[0]} {xm.xla_device()}")': (
+        'print("a"\n      f"{d[0]} {torch.device(\'pjrt\')}")'
+    ),
+    "print(f\"{d['k']} {xm.xla_device()}\")": "print(f\"{d['k']} {torch.device('pjrt')}\")",
+    "print(f\"{torch.ones(1, device='xla')}\")": "print(f\"{torch.ones(1, device='pjrt')}\")",
+    "print(f\"{x.device.type == 'xla'}\")": "print(f\"{x.device.type == 'pjrt'}\")",
+    'print(f"{xm.is_xla_tensor(t)}", xm.xla_device())': (
+        'print(f"{(t.device.type == \'pjrt\')}", torch.device("pjrt"))'
+    ),
+}
+
+
+@pytest.mark.parametrize("piece", WITHIN_STRINGS)
+def test_a_device_within_a_string_is_quoted_by_the_other_quote(piece: str) -> None:
+    before = f"import torch\n{XM}{piece}\n"
+
+    result = migrated(before)
+
+    assert result.text == f"import torch\n{WITHIN_STRINGS[piece]}\n"
+    assert result.remarks == []
+    ast.parse(result.text)
+
+
 BY_HAND = {
+    "print(f\"{f'{xm.xla_device()}'}\")": 'torch.device("pjrt")',
     "xm.optimizer_step(o, optimizer_args={'closure': f})": "optimizer.step()",
     "xm.optimizer_step(*a)": "optimizer.step()",
     "xm.optimizer_step(**a)": "optimizer.step()",
@@ -107,6 +154,74 @@ def test_what_no_rule_does_is_left_with_a_hint(line: str) -> None:
     assert {remark.line for remark in result.remarks} == {2}
     assert all(remark.by_hand for remark in result.remarks)
     assert any(BY_HAND[line] in remark.text for remark in result.remarks)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["x = str(t.device).startswith('xla')", "x = 'xla' in names", "x = where == 'xla'"],
+)
+def test_what_may_be_a_device_is_the_readers(line: str) -> None:
+    result = migrated(f"f()\n{line}\n")
+
+    assert result.text == f"f()\n{line}\n"
+    assert [(remark.line, remark.by_hand) for remark in result.remarks] == [(2, True)]
+    assert '"pjrt" now' in result.remarks[0].text
+
+
+def test_a_case_of_the_device_is_the_readers() -> None:
+    before = "match d.type:\n    case 'xla':\n        f()\n"
+
+    result = migrated(before)
+
+    assert result.text == before
+    assert [(remark.line, remark.by_hand) for remark in result.remarks] == [(2, True)]
+
+
+CORPUS = [piece for table in (OF_XM, WITHIN_STRINGS, BY_HAND) for piece in table]
+AROUND = [
+    "{}",
+    "if a:\n    {}\nelif b:\n    {}\nelse:\n    {}",
+    "for i in r:\n    {}\nelse:\n    {}",
+    "try:\n    {}\nexcept E:\n    {}\nfinally:\n    {}",
+    "with a:\n    {}",
+    "def f(a):\n    def g():\n        {}\n    {}",
+    "class A:\n    async def f(self):\n        {}",
+    "while True:\n\t{}\n\tbreak",
+]
+BLOCKS = (ast.If, ast.For, ast.While, ast.Try, ast.With, ast.FunctionDef, ast.ClassDef, ast.Lambda)
+
+
+@pytest.mark.parametrize("around", AROUND)
+@pytest.mark.parametrize("several", [False, True])
+def test_every_script_stays_python_with_all_its_branches(around: str, several: bool) -> None:
+    for piece in CORPUS:
+        inner = textwrap.indent(piece, "        ").strip()
+        if around != "{}" and ("\n" in piece or piece.startswith("if ")):
+            continue
+        before = f"import torch\n{XM}{around.replace('{}', inner)}\n"
+        for script in (before, before.replace("\n", "\r\n")):
+            result = migrated(script, several_processes=several)
+
+            assert blocks_of(result.text) == blocks_of(script), result.text
+            assert ("\r\n" in result.text) == ("\r\n" in script)
+
+
+def blocks_of(script: str) -> list[tuple[str, int]]:
+    """Kinds of its blocks, and how many statements are in each branch of them, removed ones too."""
+    return [
+        (type(node).__name__, len(getattr(node, "orelse", None) or ()))
+        for node in ast.walk(ast.parse(script))
+        if isinstance(node, BLOCKS)
+    ]
+
+
+def test_a_file_that_would_be_no_python_any_more_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ROWS, "torch_xla.core.xla_model.mark_step", Rename("no python!"))
+
+    result = migrated(XM + "xm.mark_step()\n")
+
+    assert result.text == XM + "xm.mark_step()\n"
+    assert "left as it was" in result.remarks[0].text
 
 
 def test_imports_stay_while_something_uses_them() -> None:

@@ -30,6 +30,16 @@ class Edits:
         """The text of `node`, with what was replaced in it."""
         return self._between(*self.span(node))
 
+    def source(self, node: ast.AST) -> str:
+        """The text of `node` as it was."""
+        begin, end = self.span(node)
+        return self._source[begin:end].decode(errors="replace")
+
+    def offset(self, node: ast.AST, within: ast.AST) -> int:
+        """Where the text of `node` begins in that of `within`, in characters."""
+        begin = self.span(within)[0]
+        return len(self._source[begin : self.span(node)[0]].decode(errors="replace"))
+
     def replace(self, node: ast.AST, text: str) -> None:
         """Have `text` in the place of `node`."""
         self._put(self.span(node), text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 PACKAGE = "torch_xla"
 
@@ -31,10 +32,12 @@ class Uses(ast.NodeVisitor):
     found: list[Use] = field(default_factory=list)
     names: list[ast.Name] = field(default_factory=list)
     bound: dict[str, str] = field(default_factory=dict)
+    parameters: list[set[str]] = field(default_factory=list)
 
     @classmethod
     def of(cls, tree: ast.AST) -> Uses:
-        """Those of `tree`. A name means the same all over a file, whichever function has imported it."""
+        """Those of `tree`. A name means the same all over a file, whichever function has imported it, but for
+        functions of which it is a parameter."""
         uses = cls()
         for node in ast.walk(tree):
             for local, name in bindings(node):
@@ -58,6 +61,16 @@ class Uses(ast.NodeVisitor):
         """A name that is not called."""
         self._see(node, None)
 
+    def visit_FunctionDef(self, node: Any) -> None:
+        """What a parameter's name means is not what was imported."""
+        given = node.args
+        every = [*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg]
+        self.parameters.append({argument.arg for argument in every if argument is not None})
+        self.generic_visit(node)
+        self.parameters.pop()
+
+    visit_AsyncFunctionDef = visit_Lambda = visit_FunctionDef
+
     def _see(self, node: ast.expr, call: ast.Call | None) -> None:
         parts: list[str] = []
         root: ast.AST = node
@@ -66,6 +79,8 @@ class Uses(ast.NodeVisitor):
             root = root.value
         if not isinstance(root, ast.Name):
             self.visit(root)
+            return
+        if any(root.id in names for names in self.parameters):
             return
         self.names.append(root)
         if root.id in self.bound and isinstance(root.ctx, ast.Load):
