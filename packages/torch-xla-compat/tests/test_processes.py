@@ -36,6 +36,10 @@ def test_two_processes_train_as_one(cases: Any) -> None:
     xmp.spawn(cases.training)
 
 
+def test_two_processes_save_a_sharded_model(cases: Any, tmp_path: Path) -> None:
+    xmp.spawn(cases.sharded_checkpoint, (str(tmp_path),), nprocs=2)
+
+
 def test_the_backend_xla_is_for_ddp(cases: Any) -> None:
     torch_xla.launch(cases.data_parallel)
 

@@ -22,6 +22,10 @@ from torch_xla import environment as _environment
 
 _environment.apply()
 
+from torch_xla.modules import install as _install  # noqa: E402
+
+_install()
+
 from torch_xla import backends, runtime  # noqa: E402
 from torch_xla.absent import absent as _absent  # noqa: E402
 from torch_xla.chips import device, device_count, devices, real_devices  # noqa: E402
@@ -30,9 +34,12 @@ from torch_xla.process_groups import register as _register  # noqa: E402
 from torch_xla.steps import compile, manual_seed, step, sync  # noqa: E402
 
 from torch_xla.distributed.launching import launch  # noqa: E402  isort: skip
+from torch_xla.operators import _register as _define  # noqa: E402  isort: skip
+from torch_xla.stablehlo import save_as_stablehlo, save_torch_model_as_stablehlo  # noqa: E402  isort: skip
 
 _understand()
 _register()
+_define()
 
 __all__ = [
     "__version__",
@@ -45,6 +52,8 @@ __all__ = [
     "manual_seed",
     "real_devices",
     "runtime",
+    "save_as_stablehlo",
+    "save_torch_model_as_stablehlo",
     "step",
     "sync",
 ]

@@ -1,4 +1,4 @@
-"""Names that a module does not have at once: those that mean nothing here, and modules of a package.
+"""Names and modules that are not here at once: those that mean nothing here, and modules of a package.
 
 Asking for a name that means nothing here raises, and says what to use instead. A module says them as a table,
 and makes its `__getattr__` of it:
@@ -6,7 +6,7 @@ and makes its `__getattr__` of it:
     __getattr__ = absent(__name__, {"check_view_sharing": "views are exact here: nothing is to be checked"})
 
 A package has its modules as attributes before anybody imports them: after `import torch_xla` scripts write
-`torch_xla.experimental.eager_mode`.
+`torch_xla.experimental.eager_mode`. Modules of torch_xla that are not here are rows of `modules.py`.
 """
 
 from __future__ import annotations
@@ -19,18 +19,25 @@ from typing import Any
 from torch_pjrt.errors import UnsupportedError
 
 
-def absent(module: str, names: Mapping[str, str]) -> Callable[[str], Any]:
-    """The `__getattr__` of a module: `UnsupportedError` for `names`, each with its hint; a module of that
-    package; else `AttributeError`.
+class AbsentName(UnsupportedError, ImportError):
+    """A name of torch_xla that means nothing here. It is an `ImportError`, so that libraries which try an
+    import, and do something else where it fails, do that."""
 
-    The error is no `AttributeError`, which `from torch_xla.x import name` would hide behind "cannot import".
+
+class AbsentModule(AbsentName, ModuleNotFoundError):
+    """A module of torch_xla that is not here."""
+
+
+def absent(module: str, names: Mapping[str, str]) -> Callable[[str], Any]:
+    """The `__getattr__` of a module: `AbsentName` for `names`, each with its hint; a module of that package,
+    or `AbsentModule` for one that torch_xla has; else `AttributeError`.
+
+    The first is no `AttributeError`, which `from torch_xla.x import name` would hide behind "cannot import".
     """
 
     def find(name: str) -> Any:
         if name in names:
-            raise UnsupportedError(
-                f"`{module}.{name}` does not exist on torch-pjrt.", hint=names[name]
-            )
+            raise AbsentName(f"`{module}.{name}` does not exist on torch-pjrt.", hint=names[name])
         if _is_module(f"{module}.{name}"):
             return importlib.import_module(f"{module}.{name}")
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
@@ -44,10 +51,13 @@ def modules_of(package: str) -> Callable[[str], Any]:
 
 
 def _is_module(name: str) -> bool:
+    """Whether to import it: it is there, or it is one of which `modules.py` says what there is instead."""
+    from torch_xla.modules import ELSEWHERE
+
     try:
-        return (
-            not name.rpartition(".")[2].startswith("__")
-            and importlib.util.find_spec(name) is not None
+        return not name.rpartition(".")[2].startswith("__") and (
+            name.removeprefix("torch_xla.") in ELSEWHERE
+            or importlib.util.find_spec(name) is not None
         )
     except ModuleNotFoundError:  # its parent is no package
         return False

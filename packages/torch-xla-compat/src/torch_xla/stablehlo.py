@@ -10,6 +10,14 @@ import torch
 from torch_pjrt.errors import UnsupportedError
 
 
+class StableHLOExportOptions:
+    """What torch_xla's export may be told, which has no meaning here: sizes that vary are said to
+    `torch.export`."""
+
+    def __init__(self, **options: Any) -> None:
+        vars(self).update(options)
+
+
 class StableHLOGraphModule:
     """A program of tensors: call it, look at it, save it."""
 
@@ -29,7 +37,7 @@ class StableHLOGraphModule:
         """The program as StableHLO's portable bytecode."""
         return self._exported.stablehlo_bytecode()
 
-    def save(self, directory_path: str | os.PathLike[str]) -> None:
+    def save(self, directory_path: str | os.PathLike[str], options: Any = None) -> None:
         """Write it, with its weights, as `torch_pjrt_quant.load` and `StableHLOGraphModule.load` read it."""
         self._exported.save(directory_path)
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 import torch
 import torch.distributed as dist
 
@@ -9,7 +12,12 @@ import torch_xla
 import torch_xla.core.functions as xf
 import torch_xla.core.xla_model as xm
 import torch_xla.runtime as xr
-from torch_xla.distributed.fsdp import XlaFullyShardedDataParallel
+from torch_xla.distributed.fsdp import (
+    XlaFullyShardedDataParallel,
+    checkpoint_module,
+    consolidate_sharded_model_checkpoints,
+)
+from torch_xla.distributed.fsdp.wrap import size_based_auto_wrap_policy
 from torch_xla.distributed.zero_redundancy_optimizer import ZeroRedundancyOptimizer
 
 
@@ -106,6 +114,43 @@ def training(index: int) -> None:
     torch.testing.assert_close(
         model.weight.detach().cpu(), alone.weight.detach(), atol=1e-6, rtol=1e-5
     )
+    dist.destroy_process_group()
+
+
+def sharded_checkpoint(index: int, folder: str) -> None:
+    """What Transformers' Trainer does to save a model that it trains by FSDP of torch_xla."""
+    rank, wrapped = xr.global_ordinal(), []
+
+    def wrap(module: torch.nn.Module, **options: Any) -> torch.nn.Module:
+        wrapped.append(module)
+        return XlaFullyShardedDataParallel(checkpoint_module(module), **options)
+
+    torch.manual_seed(0)
+    plain = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Tanh(), torch.nn.Linear(3, 2))
+    wanted = {name: value.clone() for name, value in plain.state_dict().items()}
+    model = XlaFullyShardedDataParallel(
+        plain,
+        auto_wrap_policy=partial(size_based_auto_wrap_policy, min_num_params=1),
+        auto_wrapper_callable=wrap,
+        compute_dtype=torch.float32,
+    )
+    assert len(wrapped) == 2
+    model(torch.ones(1, 4, device="xla")).sum().backward()
+
+    checkpoint = {"model": model.state_dict(), "shard_metadata": model.get_shard_metadata()}
+    xm.save(checkpoint, f"{folder}/rank{rank}-of-2.bin", master_only=False)
+    xm.rendezvous("saved")
+    whole, path = consolidate_sharded_model_checkpoints(
+        f"{folder}/", "rank*-of-*.bin", save_path=f"{folder}/whole{rank}.pth"
+    )
+
+    assert path == f"{folder}/whole{rank}.pth"
+    names = {name.replace("_checkpoint_wrapped_module.", ""): v for name, v in whole.items()}
+    assert names.keys() == wanted.keys()
+    for name, value in wanted.items():
+        torch.testing.assert_close(names[name], value)
+    assert isinstance(model.module.module, torch.nn.Sequential)
+    assert isinstance(model.module, torch.nn.Sequential) and len(model.module) == 3
     dist.destroy_process_group()
 
 

@@ -85,9 +85,11 @@ def reduce_scatter(
     groups: Groups = None,
     output: Any = None,
     pin_layout: bool = True,
+    channel_id: Any = None,
+    use_global_device_ids: Any = None,
 ) -> Any:
     """The inputs of all ranks reduced, of which each rank gets its part along `scatter_dim`; of a list,
-    each."""
+    each. `channel_id` and `use_global_device_ids` mean nothing here."""
     if not isinstance(input, torch.Tensor):
         outputs = output or [None] * len(input)
         return [
@@ -95,12 +97,12 @@ def reduce_scatter(
             for one, into in zip(input, outputs, strict=True)
         ]
     if process_groups.is_alone():
-        return _into(output, input * scale)
+        return _into(output, _scaled(input, scale))
     group = process_groups.group_of(groups)
     parts = [part.contiguous() for part in input.chunk(shard_count, scatter_dim)]
     part = torch.empty_like(parts[0])
     dist.reduce_scatter(part, parts, op=_op(reduce_type), group=group)
-    return _into(output, part * scale)
+    return _into(output, _scaled(part, scale))
 
 
 def all_to_all(
@@ -218,7 +220,12 @@ def _reduced_(reduce_type: str, tensor: torch.Tensor, scale: float, groups: Grou
     with torch.no_grad():
         if not process_groups.is_alone():
             dist.all_reduce(tensor, op, group=process_groups.group_of(groups))
-        return tensor if scale == 1.0 else tensor.mul_(scale)
+        return tensor if scale == 1.0 else tensor.copy_(_scaled(tensor, scale))
+
+
+def _scaled(tensor: torch.Tensor, scale: float) -> torch.Tensor:
+    """`tensor * scale` in its own dtype: what is behind the point of an integer is cut off."""
+    return tensor if scale == 1.0 else (tensor * scale).to(tensor.dtype)
 
 
 def _op(reduce_type: str) -> Any:

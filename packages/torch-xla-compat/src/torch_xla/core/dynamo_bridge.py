@@ -9,11 +9,11 @@ import torch
 
 
 def extract_compiled_graph(
-    module: torch.fx.GraphModule, inputs: Sequence[Any]
+    xla_model: torch.fx.GraphModule, xla_args: Sequence[Any]
 ) -> Callable[..., Any]:
     """The graph, of operators of aten, as a function that runs it as a part of what is recorded.
 
     PyTorch calls it with what AOTAutograd has made of the program. The function records the graph's operators
     each time; `torch.compile(backend="pjrt")` records one node.
     """
-    return module.forward
+    return xla_model.forward

@@ -25,6 +25,11 @@ __getattr__ = absent(
             "mkparam",
             "mkleaf",
             "create_placeholder_tensor",
+            "create_builder",
+            "mkshape",
+            "mkop",
+            "tensor_shape",
+            "xla_computation_as_func",
         ),
         _BY_HAND,
     ),
@@ -35,18 +40,21 @@ def call_jax(
     jax_func: Callable[..., Any],
     args: Sequence[Any],
     kwargs: Mapping[str, Any] | None = None,
+    name: str | None = None,
+    override_hash: Any = None,
+    *,
     override_name: str | None = None,
 ) -> Any:
     """`jax_func(*args, **kwargs)`, a function of JAX arrays, as an operator of the program, with its
-    gradient."""
+    gradient. Programs are told apart by what the function computes: names and hashes are not used."""
     return torch_pjrt.jax_function(jax_func)(*args, **(kwargs or {}))
 
 
 class JaxCallable:
     """A JAX function to be called with tensors: `torch_pjrt.jax_function`."""
 
-    def __init__(self, jax_callable: Callable[..., Any]) -> None:
-        self._function = torch_pjrt.jax_function(jax_callable)
+    def __init__(self, jax_func: Callable[..., Any]) -> None:
+        self._function = torch_pjrt.jax_function(jax_func)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._function(*args, **kwargs)

@@ -127,15 +127,16 @@ def xla_device(n: int | None = None, devkind: str | None = None) -> torch.device
 
 
 def get_xla_supported_devices(
-    devkind: str | None = None, max_devices: int | None = None
+    devkind: str | int | None = None, max_devices: int | None = None
 ) -> list[str]:
-    """The names of this process's devices."""
-    return [str(device) for device in chips.devices()][:max_devices]
+    """The names of this process's devices, `max_devices` at most: in newer scripts the first argument."""
+    most = devkind if isinstance(devkind, int) else max_devices
+    return [str(device) for device in chips.devices()][:most]
 
 
-def xla_real_devices(names: Sequence[Any] | None = None) -> list[str]:
+def xla_real_devices(devices: Sequence[Any] | None = None) -> list[str]:
     """The chips behind the devices, `["TPU:0"]`."""
-    return chips.real_devices()[: len(names) if names else None]
+    return chips.real_devices()[: len(devices) if devices else None]
 
 
 def xla_device_hw(device: Any) -> str:

@@ -77,9 +77,23 @@ class MpDeviceLoader:
 class ParallelLoader:
     """The older form: `ParallelLoader(loader, devices).per_device_loader(device)`."""
 
-    def __init__(self, cpu_loader: Iterable[Any], devices: Sequence[Any], **options: Any) -> None:
+    def __init__(
+        self,
+        cpu_loader: Iterable[Any],
+        devices: Sequence[Any],
+        batchdim: int = 0,
+        batches_per_execution: int = 1,
+        loader_prefetch_size: int = 16,
+        device_prefetch_size: int = 2,
+        host_to_device_transfer_threads: int = 1,
+        input_sharding: Any = None,
+    ) -> None:
         self._loader = cpu_loader
-        self._options = options
+        self._options = {
+            "batches_per_execution": batches_per_execution,
+            "device_prefetch_size": device_prefetch_size,
+            "input_sharding": input_sharding,
+        }
 
     def per_device_loader(self, device: Any) -> PerDeviceLoader:
         """The loader of one device, which is that of the process."""

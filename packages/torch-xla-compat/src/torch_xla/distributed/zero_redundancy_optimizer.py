@@ -11,33 +11,44 @@ from torch.distributed.optim import ZeroRedundancyOptimizer as _OfPyTorch
 from torch_xla import process_groups
 from torch_xla.core.optimizers import reduce_gradients
 
+# Of torch_xla's arguments those that are about dtypes and buckets of its own, without meaning here.
+_WITHOUT_MEANING = (
+    "pin_layout",
+    "sharding_groups",
+    "grad_norm_groups",
+    "lazy_init",
+    "bucket_cap_mb_all_gather",
+    "bucket_cap_mb_reduce_scatter",
+    "use_grad_acc_hook",
+    "save_master_weights",
+    "higher_cc_precision",
+)
+
 
 class ZeroRedundancyOptimizer(_OfPyTorch):
     """PyTorch's `ZeroRedundancyOptimizer`, which needs a process group; `step` averages gradients before.
 
-    grad_clipping, max_norm   clip the norm of all gradients before the step, as torch_xla's does by default.
+    grad_clipping, max_norm   clip the norm of all gradients before the step, as torch_xla's does by default:
+                              to 1 where no norm is given.
+
+    What else torch_xla's takes before the optimizer's own arguments (`optimizer_dtype`, buckets, groups) is
+    accepted and not used.
     """
 
     def __init__(
         self,
         params: Iterable[Any],
         optimizer_class: type[torch.optim.Optimizer],
-        *,
+        optimizer_dtype: Any = None,
         grad_clipping: bool = True,
-        max_norm: float = 1.0,
+        max_norm: float | None = None,
         **defaults: Any,
     ) -> None:
-        for name in (
-            "optimizer_dtype",
-            "pin_layout",
-            "sharding_groups",
-            "grad_norm_groups",
-            "lazy_init",
-        ):
-            defaults.pop(name, None)  # of torch_xla's, without meaning here
+        for name in _WITHOUT_MEANING:
+            defaults.pop(name, None)
         process_groups.is_alone()  # makes the group
         super().__init__(params, optimizer_class, **defaults)
-        self._max_norm = max_norm if grad_clipping else None
+        self._max_norm = None if not grad_clipping else 1.0 if max_norm is None else max_norm
 
     def step(self, closure: Any = None, **options: Any) -> Any:
         """Gradients averaged over ranks and clipped, then each rank's part of the step."""

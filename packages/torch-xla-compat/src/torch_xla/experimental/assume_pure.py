@@ -8,6 +8,16 @@ from typing import Any
 import torch
 from torch import nn
 
+from torch_xla.absent import absent
+
+__getattr__ = absent(
+    __name__,
+    {
+        "j2t_autograd": "`torch_pjrt.jax_function(f)` is a function of tensors, with its gradient",
+        "assume_pure_torch": "`assume_pure`, or `torch_pjrt.capture(f)`",
+    },
+)
+
 
 def assume_pure(
     fn: Callable[..., Any], *, add_rng_seed_argument: bool = False

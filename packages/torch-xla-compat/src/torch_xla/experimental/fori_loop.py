@@ -8,13 +8,17 @@ from typing import Any
 import torch
 
 
-def fori_loop(lower: Any, upper: Any, body_fun: Callable[[int, Any], Any], init_val: Any) -> Any:
-    """`value = body_fun(i, value)` for each `i` from `lower` up to `upper`, which are read if they are
-    tensors."""
-    value = init_val
-    for i in range(int(lower), int(upper)):
-        value = body_fun(i, value)
-    return value
+def fori_loop(lower: Any, upper: Any, body_fun: Callable[..., Any], *input_value: Any) -> list[Any]:
+    """`value = body_fun(value)`, `upper - lower` times; the bounds are read if they are tensors.
+
+    Returns how many times are left, which is 0, and the value; or the values, where there are several.
+    """
+    count = int(upper) - int(lower)
+    for _ in range(count):
+        result = body_fun(*input_value)
+        input_value = result if isinstance(result, tuple) else (result,)
+    left = torch.zeros_like(upper) if isinstance(upper, torch.Tensor) else min(count, 0)
+    return [left, *input_value]
 
 
 def while_loop(

@@ -15,6 +15,15 @@ import torch
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from torch_pjrt.errors import SettingError
+from torch_xla.absent import absent
+
+__getattr__ = absent(
+    __name__,
+    dict.fromkeys(
+        ("Scan", "value_and_grad_partitioned"),
+        "`scan` is recorded call by call, and its gradient is autograd's",
+    ),
+)
 
 
 def scan(
@@ -28,6 +37,7 @@ def scan(
     dim 0.
 
     init, xs    nests of tensors; those of `xs` have one length along dim 0, at least 1. Else `SettingError`.
+    fn          where it gives None in place of a tensor of `y`, there is None in the ys.
 
     `partition_fn` and `is_fn_pure` are accepted and not used.
     """
@@ -43,4 +53,8 @@ def scan(
     for elements in zip(*(leaf.unbind() for leaf in leaves), strict=True):
         carry, y = fn(carry, tree_unflatten(list(elements), nest))
         ys.append(y)
-    return carry, tree_map(lambda *one: torch.stack(one), *ys)
+    return carry, tree_map(_stacked, *ys)
+
+
+def _stacked(*one: Any) -> Any:
+    return None if one[0] is None else torch.stack(one)

@@ -11,6 +11,7 @@ from torch import nn
 import torch_pjrt_fsdp
 from torch_pjrt.errors import SettingError
 from torch_xla.distributed import spmd
+from torch_xla.distributed.fsdp.wrap import recursive_wrap
 
 AXIS = "fsdp"
 
@@ -23,6 +24,8 @@ class SpmdFullyShardedDataParallel(nn.Module):
     shard_output    called with the result and the mesh, to mark it; None: a result, or the first of a tuple,
                     is spread along its first dim.
     auto_wrap_policy    which modules within are blocks of their own: a policy of `fsdp.wrap`.
+    auto_wrapper_callable   called with each of them, `mesh`, `shard_output` and `extra_data_axis`; gives the
+                    wrapped one, such as `SpmdFullyShardedDataParallel(checkpoint_module(m), **options)`.
     extra_data_axis an axis along which the batch is spread, too, and parameters have copies.
 
     Raises `SettingError` without a mesh that has the axis, and as `torch_pjrt_fsdp.fully_shard`.
@@ -46,6 +49,19 @@ class SpmdFullyShardedDataParallel(nn.Module):
                 saw="no mesh" if mesh is None else f"axes {mesh.axis_names}",
                 hint="give `mesh=`, or call `spmd.set_global_mesh`",
             )
+        if auto_wrapper_callable is not None and auto_wrap_policy is not None:
+            recursive_wrap(
+                module,
+                auto_wrap_policy,
+                wrapper_cls=auto_wrapper_callable,
+                ignored_modules=set(),
+                ignored_params=set(),
+                only_wrap_children=True,
+                mesh=mesh,
+                shard_output=shard_output,
+                extra_data_axis=extra_data_axis,
+            )
+            auto_wrap_policy = None
         self._mesh = mesh
         self._data = (extra_data_axis, AXIS) if extra_data_axis else AXIS
         self._shard_output = shard_output or self._spread

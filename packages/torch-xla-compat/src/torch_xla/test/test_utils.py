@@ -20,7 +20,7 @@ def print_training_update(
     rate: float,
     global_rate: float,
     epoch: int | None = None,
-    **_: Any,
+    summary_writer: Any = None,
 ) -> None:
     """Print how far training is; a tensor `loss` is read."""
     where = "" if epoch is None else f" Epoch={epoch}"

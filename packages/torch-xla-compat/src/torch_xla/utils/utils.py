@@ -26,7 +26,7 @@ class SampleGenerator:
 class DataWrapper:
     """Something that `get_data` changes before it goes to the device."""
 
-    def __init__(self, value: Any) -> None:
+    def __init__(self, value: Any = None) -> None:
         self.value = value
 
 

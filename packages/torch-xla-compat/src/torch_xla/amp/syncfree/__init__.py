@@ -3,4 +3,8 @@ such."""
 
 from torch.optim import SGD, Adam, AdamW
 
+from torch_xla.absent import modules_of
+
 __all__ = ["SGD", "Adam", "AdamW"]
+
+__getattr__ = modules_of(__name__)

@@ -31,6 +31,7 @@ from torch_xla.distributed.spmd.marking import (
 from torch_xla.distributed.spmd.mesh import (
     HybridMesh,
     Mesh,
+    PartitionSpec,
     get_1d_mesh,
     get_global_mesh,
     set_global_mesh,
@@ -43,6 +44,7 @@ __all__ = [
     "HybridMesh",
     "MarkShardingFunction",
     "Mesh",
+    "PartitionSpec",
     "ShardingSpec",
     "ShardingType",
     "XLAShard",

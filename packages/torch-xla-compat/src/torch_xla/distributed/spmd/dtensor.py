@@ -19,10 +19,10 @@ __getattr__ = absent(
 )
 
 
-def convert_to_xla_mesh(mesh: Any) -> Mesh:
+def convert_to_xla_mesh(dt_mesh: Any) -> Mesh:
     """The `Mesh` of PyTorch's `DeviceMesh`."""
-    names = mesh.mesh_dim_names or tuple(f"x{i}" for i in range(mesh.mesh.dim()))
-    return Mesh(mesh.mesh.flatten().tolist(), tuple(mesh.mesh.shape), names)
+    names = dt_mesh.mesh_dim_names or tuple(f"x{i}" for i in range(dt_mesh.mesh.dim()))
+    return Mesh(dt_mesh.mesh.flatten().tolist(), tuple(dt_mesh.mesh.shape), names)
 
 
 def convert_to_xla_partition_spec(

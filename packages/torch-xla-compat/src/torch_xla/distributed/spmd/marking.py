@@ -124,7 +124,9 @@ def wrap_if_sharded(x: Any) -> Any:
     return x
 
 
-def wrap_as_sharded_tensor(t: torch.Tensor, *args: Any) -> torch.Tensor:
+def wrap_as_sharded_tensor(
+    t: torch.Tensor, mesh_shape: Any = None, partition_spec: Any = None
+) -> torch.Tensor:
     """`t`."""
     return t
 

@@ -9,8 +9,11 @@ import torch
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
 
 import torch_pjrt_fsdp
+from torch_xla.absent import modules_of
 
 __all__ = ["CheckpointManager", "SPMDLoadPlanner", "SPMDSavePlanner", "prime_optimizer"]
+
+__getattr__ = modules_of(__name__)
 
 
 class SPMDSavePlanner(DefaultSavePlanner):
@@ -34,6 +37,7 @@ class CheckpointManager:
         save_interval: int,
         max_to_keep: int = 0,
         max_pending_async: int = 1,
+        num_of_threads: int = 1,
         process_group: Any = None,
         chkpt_on_preemption: bool = True,
     ) -> None:
