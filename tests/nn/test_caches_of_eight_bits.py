@@ -34,13 +34,20 @@ def test_prompts_and_tokens_see_nearly_what_a_cache_of_floats_holds(dtype, limit
             update_pages(numbers, small, table, lengths)
             update_pages(factors, scale, table, lengths)
         of_keys, of_values = scales
+        keys, values = pages
         result = paged_attention(
-            q[:, new].to("pjrt"), *pages, table, lengths, key_scale=of_keys, value_scale=of_values
+            q[:, new].to("pjrt"),
+            keys,
+            values,
+            table,
+            lengths,
+            key_scale=of_keys,
+            value_scale=of_values,
         )
         parts.append(result.cpu())
 
-    by_head = (x.transpose(1, 2) for x in (q, k, v))
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
     wanted = torch.nn.functional.scaled_dot_product_attention(
-        *by_head, is_causal=True, enable_gqa=True
+        q, k, v, is_causal=True, enable_gqa=True
     ).transpose(1, 2)
     assert (torch.cat(parts, 1) - wanted).norm() / wanted.norm() < limit

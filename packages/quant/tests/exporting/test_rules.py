@@ -13,7 +13,9 @@ from torch.export import Dim
 from torch.utils._pytree import tree_leaves
 
 from torch_pjrt.errors import LoweringError
+from torch_pjrt.plugin import aten
 from torch_pjrt_quant import export
+from torch_pjrt_quant.exporting import interpreter
 from torch_pjrt_quant.exporting.load import load
 
 F = torch.nn.functional
@@ -210,3 +212,47 @@ def test_memory_beside_a_view_is_refused():
 
     with pytest.raises(LoweringError, match="memory beside `x`"):
         export(Module(), (torch.ones(6)[2:],))
+
+
+# Windows of `x` (2, n) as long as `y` (2, m) is, where nothing says which is longer but PyTorch's own checks.
+WINDOWS: list[Callable[[Tensor, Tensor], Tensor]] = [
+    lambda x, y: x[:, -y.shape[1] :] + y,
+    lambda x, y: x[:, : y.shape[1]] + y,
+    lambda x, y: x[:, y.shape[1] :],
+    lambda x, y: x[:, : -y.shape[1]],
+    lambda x, y: x.narrow(1, 1, y.shape[1]) + y,
+    lambda x, y: x.select(1, y.shape[1]),
+    lambda x, y: x.split([y.shape[1], x.shape[1] - y.shape[1]], 1)[1],
+    lambda x, y: put(x, (slice(None), slice(0, y.shape[1])), y),
+    lambda x, y: put(x, (slice(None), slice(-y.shape[1], None)), y),
+    lambda x, y: torch.cat([x, y], 1)[:, -x.shape[1] :],
+]
+
+
+@pytest.mark.slow("rows")
+@pytest.mark.parametrize("number", range(len(WINDOWS)))
+def test_windows_whose_sizes_vary(tmp_path, number):
+    class Module(torch.nn.Module):
+        def forward(self, x: Tensor, y: Tensor) -> Tensor:
+            return WINDOWS[number](x, y)
+
+    dims = {1: Dim("n", min=9, max=64)}, {1: Dim("m", min=2, max=8)}
+    made = export(Module(), (torch.randn(2, 12), torch.randn(2, 4)), dynamic_shapes=dims)
+    model = load(made.save(tmp_path))
+
+    for sizes in ((12, 4), (9, 8), (40, 2)):
+        x, y = (torch.randn(2, size) for size in sizes)
+        np.testing.assert_allclose(model(x.numpy(), y.numpy()), Module()(x, y), rtol=1e-6)
+
+
+def test_sizes_that_cannot_be_compared_are_an_error_with_what_to_do(monkeypatch):
+    class Module(torch.nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.sin()
+
+    rule = {aten.sin.default: lambda out, x: x if x.shape[0] > 5 else -x}
+    monkeypatch.setattr(interpreter, "RULES", {**interpreter.RULES, **rule})
+
+    with pytest.raises(LoweringError, match="inconclusive") as raised:
+        export(Module(), (torch.ones(9),), dynamic_shapes=({0: Dim("n")},))
+    assert "say more of the sizes" in str(raised.value) and "test_rules.py" in str(raised.value)

@@ -224,6 +224,11 @@ def _located(node: torch.fx.Node, error: Exception) -> _Located:
     trace = node.meta.get("stack_trace") or ""
     frames = [line.strip() for line in trace.splitlines() if line.strip().startswith("File ")]
     hint = getattr(error, "hint", None)
+    if isinstance(error, jax.errors.InconclusiveDimensionOperation):
+        hint = (
+            "say more of the sizes: the least and greatest of a `Dim`, one size as an expression of another "
+            "(`2 * batch`), or a size that is fixed (docs/export.md)"
+        )
     return _Located(
         f"`{node.target}` cannot be exported: {first.removeprefix('LoweringError: ')}",
         saw=f"node `{node.name}`" + (f", called at {frames[-1]}" if frames else ""),

@@ -12,7 +12,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import core
+import numpy as np
+from jax import core, lax
 
 Array = jax.Array
 Rule = Callable[..., Any]
@@ -46,9 +47,30 @@ def within(position: Any, size: Any) -> Any:
     """A position as PyTorch reads it: from the end if negative, and never outside."""
     if isinstance(position, int) and isinstance(size, int):
         return max(0, min(position + size if position < 0 else position, size))
-    if isinstance(position, int) and position < 0:
+    if not isinstance(position, jax.Array) and _is_negative(position):
         return core.max_dim(size + position, 0)
     return position
+
+
+def _is_negative(position: Any) -> bool:
+    """Whether a number or a dim is below 0, as far as what is known of dims says so."""
+    try:
+        return bool(position < 0)
+    except jax.errors.InconclusiveDimensionOperation:
+        return False
+
+
+def sliced(x: Array, first: Any, length: Any, dim: int, step: int = 1) -> Array:
+    """So many elements along a dim, from the first one on.
+
+    JAX's slices must be known to lie within a tensor, whatever its sizes are. Where that is not known (PyTorch
+    has checked it), elements are taken one by one.
+    """
+    try:
+        return lax.slice_in_dim(x, first, first + (length - 1) * step + 1, step, dim)
+    except jax.errors.InconclusiveDimensionOperation:
+        positions = number_of(first) + lax.iota(np.int64, length) * step
+        return jnp.take(x, positions, axis=dim, mode="clip")
 
 
 def is_(size: Any, value: int) -> bool:

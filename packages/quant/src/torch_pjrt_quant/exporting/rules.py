@@ -268,8 +268,11 @@ def slice_scatter(
         return x
     first = within(0 if start is None else start, x.shape[dim])
     source = jnp.broadcast_to(source.astype(x.dtype), (*x.shape[:dim], length, *x.shape[dim + 1 :]))
-    if step == 1:
-        return lax.dynamic_update_slice_in_dim(x, source, number_of(first), dim)
+    try:
+        if step == 1:
+            return lax.dynamic_update_slice_in_dim(x, source, number_of(first), dim)
+    except jax.errors.InconclusiveDimensionOperation:  # whether it is as large as `x` at most
+        pass
     positions = number_of(first) + lax.iota(jnp.int64, length) * step
     return x.at[(*[slice(None)] * dim, positions)].set(source)
 

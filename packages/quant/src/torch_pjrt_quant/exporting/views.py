@@ -12,7 +12,7 @@ import torch
 from jax import lax
 
 from torch_pjrt.plugin import aten
-from torch_pjrt_quant.exporting.rule_table import Array, Look, is_, rule, within
+from torch_pjrt_quant.exporting.rule_table import Array, Look, is_, rule, sliced, within
 
 
 @rule(
@@ -73,10 +73,7 @@ def slice_(
     size, length = x.shape[dim], out.shape[dim]
     if is_(length, 0):
         return jnp.zeros(out.shape, x.dtype)
-    first = within(0 if start is None else start, size)
-    if step == 1:
-        return lax.slice_in_dim(x, first, first + length, axis=dim)
-    return lax.slice_in_dim(x, first, first + (length - 1) * step + 1, step, dim)
+    return sliced(x, within(0 if start is None else start, size), length, dim, step)
 
 
 @rule(aten.select.int)
@@ -86,13 +83,12 @@ def select(out: Look, x: Array, dim: int, index: Any) -> Array:
         index = x.shape[dim] + index
     if isinstance(index, jax.Array):
         return lax.dynamic_index_in_dim(x, index, dim, keepdims=False)
-    return lax.squeeze(lax.slice_in_dim(x, index, index + 1, axis=dim), [dim])
+    return lax.squeeze(sliced(x, index, 1, dim), [dim])
 
 
 @rule(aten.narrow.default)
 def narrow(out: Look, x: Array, dim: int, start: Any, length: Any) -> Array:
-    first = x.shape[dim] + start if isinstance(start, int) and start < 0 else start
-    return lax.slice_in_dim(x, first, first + length, axis=dim % x.ndim)
+    return sliced(x, within(start, x.shape[dim]), length, dim % x.ndim)
 
 
 @rule(
@@ -111,7 +107,7 @@ def split(out: Sequence[Look], x: Array, sizes: Any, dim: int = 0) -> list[Array
     first: Any = 0
     parts = []
     for look in out:
-        parts.append(lax.slice_in_dim(x, first, first + look.shape[dim], axis=dim))
+        parts.append(sliced(x, first, look.shape[dim], dim))
         first = first + look.shape[dim]
     return parts
 
