@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from torch_pjrt.graph import append
-from torch_pjrt.graph.tape import Tape
+from torch_pjrt.graph.tape import Tape, push
 from torch_pjrt.lowering import CORE
 from torch_pjrt.tensor.recording import record
 from torch_pjrt.tensor.recording.kernel_source import kernel_of
@@ -22,7 +22,7 @@ from torch_pjrt.tensor.recording.kernel_source import kernel_of
 # So that the device has started.
 torch.ones(1, device="pjrt")
 
-PLACES = (append.append, append._numbered, Tape.take, Tape.take_back, record.record)
+PLACES = (append.append, append._numbered, Tape.take, Tape.take_back, record.record, push)
 CHANGED = (
     *("code", "values", "inputs", "ints", "floats", "size"),
     *("next_input", "n_further", "number", "tape", "unnumbered"),
@@ -68,9 +68,9 @@ class Flow:
         return x.opname.startswith("CALL") and self.appends(i)
 
     def appends(self, i: int) -> bool:
-        """Whether this call is that of a list's own method: `pending.append(made)`."""
+        """Whether this call is that of a list's own method: `pending.append(made)`, or `values.append`."""
         near = [x.argval for x in self.all[max(0, i - 5) : i]]
-        return "pending" in near and "append" in near
+        return "append" in near and ("pending" in near or "values" in near)
 
     def reached(self, start: list[int], steps: list[list[int]], stop: set[int]) -> set[int]:
         found: set[int] = set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ from torch import nn
 
 import torch_pjrt
 from torch_pjrt.extend import counters, forget_programs, graph_of, state
+from torch_pjrt.graph import signature  # noqa: TID251
 from torch_pjrt.passes import Expand  # noqa: TID251
+from torch_pjrt_dynamo import recording
 
 
 class Scaled(nn.Module):
@@ -79,3 +82,19 @@ def test_its_program_is_kept_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     assert loaded == [0, 1]
     assert torch.equal(*results)
+
+
+def test_graphs_that_nobody_has_any_more_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.ones(3, device="pjrt")
+    torch.compile(lambda x: x * 2.0, backend="pjrt")(x).cpu()
+    n_known = len(recording._known)
+    monkeypatch.setattr(signature._interned, "most", 8)
+
+    for n in range(24):
+        torch._dynamo.reset()
+        torch.compile(lambda x, n=n: x * (n + 0.25), backend="pjrt")(x).cpu()
+    torch._dynamo.reset()
+    forget_programs()
+    gc.collect()
+
+    assert len(recording._known) - n_known < 12

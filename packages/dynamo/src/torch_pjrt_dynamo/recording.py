@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
 from torch._ops import HigherOrderOperator
@@ -425,7 +426,8 @@ def _with_used_inputs(graph: Graph) -> tuple[Graph, list[int]]:
     return Graph(tuple(graph.inputs[i] for i in used), renamed.nodes, renamed.outputs), used
 
 
-_known: dict[Any, Signature] = {}
+# By graph: as long as a compiled graph, a tape or a program has one.
+_known: WeakValueDictionary[Any, Signature] = WeakValueDictionary()
 _interning = threading.Lock()
 
 

@@ -14,8 +14,7 @@ from torch._decomp import decomposition_table
 from torch_pjrt.errors import LoweringError
 from torch_pjrt.graph.graph import Graph, graph_of
 from torch_pjrt.graph.signature import NumberSlot, Signature, filled
-from torch_pjrt.graph.tape import Tape, Value, number_on, state
-from torch_pjrt.interrupts.quiet import quiet
+from torch_pjrt.graph.tape import Tape, Value, number_on, onto
 from torch_pjrt.tensor.storage.buffer import wrap
 from torch_pjrt.tensor.storage.view import value_of
 
@@ -27,19 +26,17 @@ class NoDecomposition(LoweringError):
 def expand(signature: Signature) -> Graph:
     """The graph of simpler operators that computes the signature. Raises `NoDecomposition`.
 
-    It is quiet meanwhile: what a finalizer records or reads is no part of it.
+    What a finalizer records or reads meanwhile is no part of it.
     """
-    with quiet():
-        return _expanded(signature)
+    with onto(Tape(nested=True)) as scratch:
+        return _expanded(signature, scratch)
 
 
-def _expanded(signature: Signature) -> Graph:
+def _expanded(signature: Signature, scratch: Tape) -> Graph:
     function = decomposition_table.get(signature.op)
     if function is None and not _is_composite(signature.op):
         raise NoDecomposition(f"`{signature.op}` has neither a lowering nor a decomposition.")
-    outer, scratch = state.tape, Tape(nested=True)
     inputs = [Value(spec, 0, None) for spec in signature.specs]
-    state.tape = scratch
     try:
         for value in inputs:
             scratch.take(value)
@@ -68,8 +65,6 @@ def _expanded(signature: Signature) -> Graph:
             f"The decomposition of `{signature.op}` cannot be recorded.",
             saw=f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}",
         ) from error
-    finally:
-        state.tape = outer
 
 
 def _is_composite(op: Any) -> bool:
