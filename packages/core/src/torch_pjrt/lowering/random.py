@@ -298,11 +298,15 @@ def poisson(key: Array, self: Array) -> Array:
 
 @table.lowers(aten.binomial.default, random=True)
 def binomial(key: Array, count: Array, prob: Array) -> Array:
-    wide = opmath(count.dtype)
-    drawn = jax.random.binomial(
-        key, as_dtype(count, wide), as_dtype(prob, wide), count.shape, dtype=wide
-    )
-    return as_dtype(drawn, count.dtype)
+    """What is certain is not drawn: of nan or an infinite count, no draw would end."""
+    dtype, wide = count.dtype, opmath(count.dtype)
+    count, prob = as_dtype(count, wide), as_dtype(prob, wide)
+    nothing = (count <= 0) | (prob <= 0)
+    certain = nothing | ~((count < np.inf) & (prob < 1))
+    n, p = jnp.where(certain, 1, count), jnp.where(certain, 0.5, prob)
+    drawn = jax.random.binomial(key, n, p, count.shape, dtype=wide)
+    known = jnp.where(prob != prob, prob, count)  # all of them, or nan
+    return as_dtype(jnp.where(nothing, 0, jnp.where(certain, known, drawn)), dtype)
 
 
 @table.lowers(aten._standard_gamma.default, random=True)

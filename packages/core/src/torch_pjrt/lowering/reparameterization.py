@@ -20,6 +20,7 @@ Array = jax.Array
 
 table = LoweringTable("reparameterization")
 
+LARGE = 1e3
 STEP = 1e-5  # of a difference in float64: error and rounding are both near 1e-10
 
 
@@ -27,8 +28,20 @@ STEP = 1e-5  # of a difference in float64: error and rounding are both near 1e-1
 def standard_gamma_grad(self: Array, output: Array) -> Array:
     """Of a gamma sample `output` by its concentration `self`."""
     wide = opmath(self.dtype)
-    slope = lax.random_gamma_grad(as_dtype(self, wide), as_dtype(output, wide))  # pyright: ignore[reportCallIssue]
+    alpha, x = as_dtype(self, wide), as_dtype(output, wide)
+    # There the series of JAX has as many terms as the root of `alpha`: hours from 1e20 on.
+    ratio = x / alpha
+    is_large = (alpha > LARGE) & (lax.abs(ratio - 1) < 0.1)
+    slope = lax.random_gamma_grad(*(jnp.where(is_large, 1, z) for z in (alpha, x)))  # pyright: ignore[reportCallIssue]
+    slope = jnp.where(is_large, _slope_of_large(alpha, ratio), slope)
     return as_dtype(slope, self.dtype)
+
+
+def _slope_of_large(alpha: Array, ratio: Array) -> Array:
+    """Rice's expansion around the saddle point, as in PyTorch, in powers of 1 / alpha."""
+    first = 288 + (24 + 1 / alpha) / alpha
+    second = 1440 + ratio * (3600 - 720 * ratio) + (107 + ratio * (318 - 65 * ratio)) / alpha
+    return first * second / 1244160
 
 
 @table.lowers(aten._dirichlet_grad.default)

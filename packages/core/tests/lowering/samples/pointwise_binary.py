@@ -143,6 +143,12 @@ DIVIDED = [
 
 EXTREMES = (aten.maximum.default, aten.minimum.default, aten.fmax.default, aten.fmin.default)
 ROUNDED = (aten.hypot.default, aten.logaddexp.default, aten.logaddexp2.default)
+# The least number has no opposite.
+LEAST = [
+    torch.tensor([torch.iinfo(dtype).min, 4, 0], dtype=dtype)
+    for dtype in (torch.int8, torch.int16, torch.int32, torch.int64)
+]
+
 OTHERS = [
     *(sample(op, x, y) for op in EXTREMES for x, y in [*FLOATS, *MIXED, *EXACT, LOGICAL[0]]),
     *(sample(op, x, y) for op in ROUNDED for x, y in [*FLOATS, (X, Y.double())]),
@@ -166,6 +172,11 @@ OTHERS = [
     sample(aten.special_xlog1py.self_scalar, 2, Y),
     sample(aten.special_xlog1py.other_scalar, X, 3),
     *(sample(op, x, y) for op in (aten.gcd.default, aten.lcm.default) for x, y in EXACT),
+    *(
+        sample(op, x, torch.tensor([[6], [0], [int(x.min())]], dtype=x.dtype))
+        for op in (aten.gcd.default, aten.lcm.default)
+        for x in LEAST
+    ),
     *(
         sample(aten.heaviside.default, x, y)
         for x, y in [(X, Y), (SPECIAL, OTHER), (INTS, DIVISORS)]

@@ -15,6 +15,7 @@ POSITIVE = torch.tensor([0.2, 1.0, 1.7, 4.0, 12.0])
 LARGER = torch.tensor([1.5, 2.0, 3.3, 6.0, 2.0])
 SPECIAL = torch.tensor([math.nan, math.inf, -math.inf])
 INTS = torch.tensor([1, 2, 5])
+HUGE = torch.tensor([1e10, 1e30, math.inf, math.nan])
 
 
 def _dtypes(*tensors: torch.Tensor) -> list[tuple[torch.Tensor, ...]]:
@@ -58,6 +59,8 @@ SAMPLES: list[Sample] = [
     *(sample(op, SPECIAL) for op, _ in UNARY[:7]),
     *(sample(op, a, x) for op in BINARY for a, x in _dtypes(POSITIVE, LARGER)[:2]),
     sample(aten.igamma.default, POSITIVE, torch.tensor([[0.0], [2.0]])),
+    *(sample(op, HUGE[:, None], HUGE) for op in BINARY),
+    sample(aten.special_zeta.default, HUGE, torch.tensor([[-8388607.5], [1.0], [0.5]])),
     *(
         sample(op, torch.tensor([2e3, 2e4, 2e4]), torch.tensor([2.01e3, 1.99e4, 2.01e4]))
         for op in BINARY

@@ -104,8 +104,8 @@ def _conj(x: Array) -> Array:
 
 @_lowers(aten.sigmoid_backward.default, tensors=2)
 def sigmoid_backward(grad: Array, output: Array) -> Array:
-    slope = lax.mul(lax.sub(constant(1, output), output), output)
-    return lax.mul(grad, _conj(slope))
+    rest = lax.sub(constant(1, output), output)
+    return lax.mul(lax.mul(grad, _conj(rest)), _conj(output))
 
 
 @_lowers(aten.tanh_backward.default, tensors=2)
@@ -131,8 +131,9 @@ def hardtanh(x: Array, min_val: Any = -1, max_val: Any = 1) -> Array:
 
 @_lowers(aten.hardtanh_backward.default, tensors=2)
 def hardtanh_backward(grad: Array, x: Array, min_val: Any, max_val: Any) -> Array:
-    outside = lax.bitwise_or(lax.le(x, cast(min_val, x.dtype)), lax.ge(x, cast(max_val, x.dtype)))
-    return select(outside, constant(0, grad), grad)
+    """0 at both ends and of nan."""
+    inside = lax.bitwise_and(lax.gt(x, cast(min_val, x.dtype)), lax.lt(x, cast(max_val, x.dtype)))
+    return select(inside, grad, constant(0, grad))
 
 
 @_lowers(aten.leaky_relu.default)
@@ -182,13 +183,12 @@ def elu_backward(
 ) -> Array:
     (g, x), dtype = wide_operands([grad, self_or_result])
     alpha, scale, input_scale = (cast(c, x.dtype) for c in (alpha, scale, input_scale))
+    below = lax.mul(g, input_scale)
     if is_result:
-        slope = lax.mul(input_scale, lax.add(x, lax.mul(alpha, scale)))
+        below = lax.mul(below, lax.add(x, lax.mul(alpha, scale)))
     else:
-        slope = lax.mul(
-            lax.mul(lax.mul(input_scale, alpha), scale), lax.exp(lax.mul(x, input_scale))
-        )
-    return rounded(lax.mul(g, select(lax.le(x, constant(0, x)), slope, scale)), dtype)
+        below = lax.mul(lax.mul(below, lax.mul(alpha, scale)), lax.exp(lax.mul(x, input_scale)))
+    return rounded(select(lax.gt(x, constant(0, x)), lax.mul(g, scale), below), dtype)
 
 
 @_lowers(aten.softplus.default)
@@ -236,7 +236,7 @@ def hardswish(x: Array) -> Array:
 @_lowers(aten.hardswish_backward.default, tensors=2)
 def hardswish_backward(grad: Array, x: Array) -> Array:
     slope = lax.add(lax.mul(x, constant(1 / 3, x)), constant(0.5, x))
-    middle = select(lax.lt(x, constant(3, x)), lax.mul(grad, slope), grad)
+    middle = select(lax.ge(x, constant(3, x)), grad, lax.mul(grad, slope))
     return select(lax.le(x, constant(-3, x)), constant(0, grad), middle)
 
 
@@ -293,9 +293,10 @@ def softshrink(x: Array, lambd: Any = 0.5) -> Array:
 @_lowers(aten.hardshrink_backward.default, tensors=2)
 @_lowers(aten.softshrink_backward.default, tensors=2)
 def shrink_backward(grad: Array, x: Array, lambd: Any) -> Array:
+    """0 where `-lambd <= x <= lambd`, and of nan."""
     lambd = cast(lambd, x.dtype)
-    inside = lax.bitwise_and(lax.ge(x, lax.neg(lambd)), lax.le(x, lambd))
-    return select(inside, constant(0, grad), grad)
+    outside = lax.bitwise_or(lax.lt(x, lax.neg(lambd)), lax.gt(x, lambd))
+    return select(outside, grad, constant(0, grad))
 
 
 @_lowers(aten.glu.default)

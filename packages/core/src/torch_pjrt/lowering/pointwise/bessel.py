@@ -147,14 +147,19 @@ def _at_least_0(x: Array, result: Array) -> Array:
     return jnp.where(x > 0, result, jnp.where(x == 0, math.inf, math.nan))
 
 
+def _log_of_half(x: Array) -> Array:
+    """Not of half of `x` where XLA takes that for 0."""
+    return jnp.where(x < 1, lax.log(x) - math.log(2), lax.log(0.5 * x))
+
+
 def _k0_near(x: Array) -> Array:
     i0 = lax.exp(x) * lax.bessel_i0e(x)
-    return _chebyshev(x * x - 2, cephes.K0_NEAR) - lax.log(0.5 * x) * i0
+    return _chebyshev(x * x - 2, cephes.K0_NEAR) - _log_of_half(x) * i0
 
 
 def _k1_near(x: Array) -> Array:
     i1 = lax.exp(x) * lax.bessel_i1e(x)
-    return _chebyshev(x * x - 2, cephes.K1_NEAR) / x + lax.log(0.5 * x) * i1
+    return _chebyshev(x * x - 2, cephes.K1_NEAR) / x + _log_of_half(x) * i1
 
 
 # Airy

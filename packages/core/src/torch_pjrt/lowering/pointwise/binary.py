@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from torch_pjrt.lowering.cast import cast
@@ -200,13 +201,41 @@ def _heaviside(x: Array, values: Array) -> Array:
     return select(lax.eq(x, zero), values, positive)
 
 
+def _gcd(x: Array, y: Array) -> Array:
+    """By Euclid's rule. The least number of a dtype stays negative, for there is no number of its size."""
+    x, y = (lax.abs(z) if z.dtype.kind == "i" else z for z in filled([x, y]))
+    zero, one = lax.full_like(x, 0), lax.full_like(x, 1)
+
+    def unfinished(state: tuple[Array, Array]) -> Array:
+        return jnp.any(lax.ne(state[0], zero))
+
+    def step(state: tuple[Array, Array]) -> tuple[Array, Array]:
+        divisor, number = state
+        ended = lax.eq(divisor, zero)
+        rest = lax.rem(number, lax.select(ended, one, divisor))
+        return lax.select(ended, zero, rest), lax.select(ended, number, divisor)
+
+    return lax.while_loop(unfinished, step, (x, y))[1]
+
+
+def _lcm(x: Array, y: Array) -> Array:
+    """Where the dtype has no such number, its last bits; small dtypes are computed in int32, as in C."""
+    x, y = filled([x, y])
+    dtype = x.dtype
+    divisor = _gcd(x, y)
+    divisor = select(lax.eq(divisor, constant(0, x)), lax.full_like(x, 1), divisor)
+    if dtype.itemsize < 4:
+        x, y, divisor = (lax.convert_element_type(z, np.int32) for z in (x, y, divisor))
+    return lax.convert_element_type(lax.abs(lax.mul(lax.div(x, divisor), y)), dtype)
+
+
 #   overload                        computed by
 EXACT = [
     (aten.fmax.default,             _fmax),
     (aten.fmin.default,             _fmin),
-    (aten.gcd.default,              jnp.gcd),
+    (aten.gcd.default,              _gcd),
     (aten.heaviside.default,        _heaviside),
-    (aten.lcm.default,              jnp.lcm),
+    (aten.lcm.default,              _lcm),
     (aten.maximum.default,          lax.max),
     (aten.minimum.default,          lax.min),
     (aten.nextafter.default,        lambda x, y: lax.nextafter(*filled([x, y]))),

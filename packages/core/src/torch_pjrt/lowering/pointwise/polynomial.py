@@ -14,8 +14,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
+from torch_pjrt import dtypes
 from torch_pjrt.lowering.pointwise.rows import filled, rounded, wide_operands
 from torch_pjrt.lowering.pointwise.unary import isnan, trunc
 from torch_pjrt.lowering.promote import Array, Promote
@@ -40,20 +42,31 @@ def _sign(n: Array) -> Array:
     return jnp.where(lax.rem(n, lax.full_like(n, 2)) == 0, 1, -1).astype(n.dtype)
 
 
+def _counted(n: Array) -> Array:
+    """The same degrees as integers; where none is so large, the greatest that has a next one."""
+    kind = np.dtype(np.int64 if dtypes.are_wide() else np.int32)
+    most = 2.0**63 if kind.itemsize == 8 else 2.0**31 - 256
+    return lax.convert_element_type(jnp.where(n < most, n, most / 2), kind)
+
+
 def recurred(x: Array, n: Array, first: First, following: Following) -> Array:
-    """The polynomial of degree `n`, an integer below 2 for those that need no step."""
+    """The polynomial of degree `n`, an integer below 2 for those that need no step.
+
+    The degrees are counted in integers: past 2**24 float32 has no number for the next one.
+    """
+    degree = _counted(n)
 
     def unfinished(state: tuple[Array, Array, Array]) -> Array:
         k, current, _ = state
-        return jnp.any((k <= n) & ~isnan(current))
+        return jnp.any((k <= degree) & ~isnan(current))
 
     def step(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         k, current, before = state
-        goes_on = (k <= n) & ~isnan(current)
-        higher = following(x, k, current, before)
+        goes_on = (k <= degree) & ~isnan(current)
+        higher = following(x, lax.convert_element_type(k, x.dtype), current, before)
         return k + 1, lax.select(goes_on, higher, current), lax.select(goes_on, current, before)
 
-    start = jnp.asarray(2, n.dtype), first(x), lax.full_like(x, 1)
+    start = jnp.asarray(2, degree.dtype), first(x), lax.full_like(x, 1)
     _, current, _ = lax.while_loop(unfinished, step, start)
     return jnp.where(n > 0, current, jnp.where(n == 0, 1, 0)).astype(x.dtype)
 

@@ -14,16 +14,17 @@ from jax import lax
 
 from torch_pjrt import dtypes
 from torch_pjrt.lowering.cast import cast
+from torch_pjrt.lowering.pointwise.incomplete_gamma import igamma, igammac
 from torch_pjrt.lowering.pointwise.rows import (
     Compute,
     constant,
-    filled,
     rounded,
     select,
     wide_operands,
     wide_row,
 )
 from torch_pjrt.lowering.pointwise.unary import isnan
+from torch_pjrt.lowering.pointwise.zeta import zeta
 from torch_pjrt.lowering.promote import Array, Promote
 from torch_pjrt.lowering.table import LoweringTable
 from torch_pjrt.overloads import aten
@@ -65,61 +66,6 @@ def _spherical_bessel_j0(x: Array) -> Array:
     return select(infinite, constant(0, x), select(near, series, away))
 
 
-def zeta(x: Array, q: Array) -> Array:
-    """The sum of (q + k)**-x over k from 0 up.
-
-    `lax.zeta` is for positive `q`: terms up to abs(q) are added one by one, for there those below 0
-    cancel those above, and what their sum loses is added in the end. As in PyTorch, the result is
-    infinite for x = 1 and at the poles, and nan for x < 1 and where a term would be complex.
-    """
-    x, q = filled([x, q])
-    zero, one = constant(0, x), constant(1, x)
-    below = lax.le(q, zero)
-    pole = lax.bitwise_and(below, lax.eq(q, lax.floor(q)))
-    start = lax.select(pole, lax.full_like(q, 1), q)
-
-    def is_near(base: Array) -> Array:
-        return lax.le(base, lax.neg(start))
-
-    def unfinished(state: tuple[Array, Array, Array]) -> Array:
-        return lax.reduce_or(is_near(state[0]), tuple(range(q.ndim)))
-
-    def step(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-        base, total, lost = state
-        term = lax.pow(base, lax.neg(x))
-        grown = lax.add(total, term)
-        added = lax.sub(grown, total)
-        slip = lax.add(lax.sub(total, lax.sub(grown, added)), lax.sub(term, added))
-        return tuple(
-            select(is_near(base), after, before)
-            for after, before in (
-                (lax.add(base, one), base),
-                (grown, total),
-                (lax.add(lost, slip), lost),
-            )
-        )  # type: ignore[return-value]
-
-    nothing = lax.full_like(q, 0)
-    base, total, lost = lax.while_loop(unfinished, step, (start, nothing, nothing))
-    result = lax.add(total, lax.add(lost, lax.zeta(x, base)))
-    complex_term = lax.bitwise_and(below, lax.ne(x, lax.floor(x)))
-    result = select(complex_term, constant(math.nan, x), result)
-    result = select(pole, constant(math.inf, x), result)
-    result = select(lax.lt(x, one), constant(math.nan, x), result)
-    return select(lax.eq(x, one), constant(math.inf, x), result)
-
-
-def _exactly(compute: Compute) -> Compute:
-    """In float64, where the device has it: in float32 the sums of `lax` are off by percents from 1e4 on."""
-
-    def of_two(x: Array, y: Array) -> Array:
-        wide = np.dtype(np.float64) if dtypes.are_wide() else x.dtype
-        result = compute(*(lax.convert_element_type(z, wide) for z in filled([x, y])))
-        return lax.convert_element_type(result, x.dtype)
-
-    return of_two
-
-
 #   overload                                    computed by
 SPECIAL = [
     (aten.digamma.default,                      digamma),
@@ -127,8 +73,8 @@ SPECIAL = [
     (aten.erfc.default,                         lax.erfc),
     (aten.erfinv.default,                       lax.erf_inv),
     (aten.i0.default,                           _grown(lax.bessel_i0e)),
-    (aten.igamma.default,                       _exactly(lax.igamma)),
-    (aten.igammac.default,                      _exactly(lax.igammac)),
+    (aten.igamma.default,                       igamma),
+    (aten.igammac.default,                      igammac),
     (aten.lgamma.default,                       lax.lgamma),
     (aten.special_entr.default,                 _entropy),
     (aten.special_i0e.default,                  lax.bessel_i0e),
@@ -154,8 +100,16 @@ def polygamma(n: int, x: Array) -> Array:
     (wide,), dtype = wide_operands([x], FLOAT)
     if n == 0:
         return rounded(digamma(wide), dtype)
-    factor = constant((-1) ** (n + 1) * math.factorial(n), wide)
-    return rounded(lax.mul(factor, zeta(lax.full_like(wide, n + 1), wide)), dtype)
+    sums = zeta(lax.full_like(wide, n + 1), wide)
+    if n == 1:
+        sums = select(lax.eq(wide, constant(math.inf, wide)), constant(0, wide), sums)
+    if dtypes.are_wide():  # where factorials do not overflow as early
+        sums = lax.convert_element_type(sums, np.float64)
+    factor = math.factorial(n) if n < _OVERFLOWS else math.inf
+    return rounded(lax.mul(constant(-factor if n % 2 == 0 else factor, sums), sums), dtype)
+
+
+_OVERFLOWS = 171  # the first number whose factorial is no float
 
 
 def _within(x: Array, eps: Any) -> tuple[Array, Array]:
