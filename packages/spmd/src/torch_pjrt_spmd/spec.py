@@ -101,9 +101,11 @@ def partition_spec(entries: Sequence[Entry]) -> jax.sharding.PartitionSpec:
 def _fitting(size: int, mesh: Mesh | SubMesh, used: set[str]) -> Sequence[object]:
     """The axes, and tuples of them, that divide a dim of this size; but for those that other dims use."""
     free = [name for name in mesh.axis_names if name not in used]
-    tuples = [some for n in range(1, len(free) + 1) for some in combinations(free, n)]
-    found = [some for some in tuples if size % prod(map(mesh.axis_size, some)) == 0]
-    return [some if len(some) > 1 else some[0] for some in found]
+    tuples: list[tuple[str, ...]] = []
+    for n in range(1, len(free) + 1):
+        tuples += combinations(free, n)
+    fit = [some for some in tuples if size % prod(map(mesh.axis_size, some)) == 0]
+    return [name for name in free if (name,) in fit] + [some for some in fit if len(some) > 1]
 
 
 def _wrong(

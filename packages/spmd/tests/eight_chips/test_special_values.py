@@ -1,4 +1,4 @@
-"""NaNs, infinities, signed zeros and the ends of integers, spread over chips, give what they give on the CPU."""
+"""NaNs, infinities, signed zeros and the ends of integers, spread over chips, give what the CPU gives."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SPECS: tuple[tuple[Any, ...], ...] = (("data", "model"), (("data", "model"),), (
 
 
 def special(dtype: torch.dtype) -> torch.Tensor:
-    """16 rows; columns of numbers, with a NaN, an inf, a -inf, both, of NaNs, of infs, and of signed zeros."""
+    """16 rows; columns of numbers, with a NaN, an inf, a -inf, both, of NaNs, infs, and signed zeros."""
     g = torch.Generator().manual_seed(1)
     if dtype == torch.bool:
         x = torch.rand(16, 8, generator=g) < 0.5

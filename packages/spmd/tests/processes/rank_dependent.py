@@ -15,6 +15,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from torch_pjrt_spmd.distributed.errors import PeerError
+
 dist.init_process_group("cpu:gloo,pjrt:pjrt")
 RANK, SIZE = dist.get_rank(), dist.get_world_size()
 
@@ -125,6 +127,24 @@ def a_group_that_one_uses() -> Any:
     return reduced(torch.ones(1, device="pjrt"), alone[0]) if RANK == 0 else [1.0]
 
 
+def a_rank_that_gives_up_and_goes_on() -> Any:
+    """The first rank comes when the other waits no more, with a program that is compiled; then both again."""
+
+    def step() -> list[float]:
+        y = torch.ones(4, device="pjrt") * torch.tensor([1.0 + RANK] * 4).to("pjrt")
+        dist.all_reduce(y)
+        return y.tolist()
+
+    for _ in range(4):
+        step()
+    time.sleep(4.5 if RANK == 0 else 0)
+    begun = time.monotonic()
+    try:
+        step()
+    except PeerError as error:
+        return [round((time.monotonic() - begun) / 3), error.ranks, step()]
+
+
 def groups_in_another_order() -> Any:
     limit = timedelta(seconds=3)
     a: Any = dist.new_group(list(range(SIZE)), timeout=limit)
@@ -152,6 +172,7 @@ def a_collective_that_one_skips() -> Any:
 CASES: list[Callable[[], Any]] = [
     a_number, a_graph, a_seed, a_read, a_live_result, a_dropped_result,
     a_handle_that_nobody_waits_for, sends_before_receives, a_group_that_one_uses,
+    a_rank_that_gives_up_and_goes_on,
     a_shape, a_dtype, a_reduction, another_collective, a_root, a_factor, after_all_that,
     groups_in_another_order, a_receive_that_nobody_sends, a_send_that_nobody_receives,
     a_collective_that_one_skips,

@@ -22,6 +22,8 @@ VALUES: dict[str, Any] = {
     "a_handle_that_nobody_waits_for": [8.0, 8.0],
     "sends_before_receives": ([1.0, 1.0], [0.0, 0.0]),
     "a_group_that_one_uses": [1.0],
+    # After how many limits, for whom it waited, and the same again.
+    "a_rank_that_gives_up_and_goes_on": ([0, [1], [3.0] * 4], [1, [0], [3.0] * 4]),
     "after_all_that": [2.0, 2.0],
 }
 DIFFER = ("a_shape", "a_dtype", "a_reduction", "another_collective", "a_root", "a_factor")

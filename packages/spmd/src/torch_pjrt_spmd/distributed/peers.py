@@ -3,12 +3,17 @@
 Each says in one line what it is about to do. The first process compares and tells the others. Where they
 differ, all raise, with what each was about to do; where one does not come, the others raise within a time
 limit. A collective that only some processes launch would hang, or end in the middle of a write.
+
+What is decided is one key of the store, which is written once: the first process's answer, or that somebody
+has given up. So who has waited in vain cannot be taken later for one that still waits, and who comes later
+is told.
 """
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
@@ -25,6 +30,10 @@ if TYPE_CHECKING:
 SAME, APART, PREPARE = "same", "apart", "prepare"
 # At the end of a proposal: this process is prepared for it.
 ALL_READY = "+"
+# What is decided where a process does not wait any more: with its number, for whom it waited, and why.
+_GAVE_UP = "gave up\t"
+# How begins what a process has the others know that decides nothing, and in words what it does then.
+_TELL, _TELLING = "tell\n", "tell the others what it is about to do"
 # How long to wait before the store is asked again, in seconds.
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 50e-6, 0.02
 # How often it is looked whether the others live, in seconds.
@@ -43,13 +52,25 @@ def lost_error(lost: Sequence[findings.Finding], rank: int, call: str) -> PeerEr
 
 def _answer(said: Sequence[str]) -> str:
     """What is to be done where this is what processes say; their calls line by line, where these differ."""
-    proposals, _, calls = zip(*[one.partition("\t") for one in said], strict=True)
+    proposals, _, calls = zip(*[one.partition("\t") for one in map(_one_line, said)], strict=True)
     if len(set(calls)) > 1:
         return "\n".join(calls)
     if len({proposal.removesuffix(ALL_READY) for proposal in proposals}) > 1:
         names = "\t".join(proposal.removesuffix(ALL_READY) for proposal in proposals)
         return f"{APART} {sha256(names.encode()).hexdigest()[:16]}"
     return SAME if all(p.endswith(ALL_READY) or not p for p in proposals) else PREPARE
+
+
+def _told(said: Sequence[str]) -> str:
+    """All that processes tell each other; their calls line by line, where some do something else."""
+    if all(one.startswith(_TELL) for one in said):
+        return json.dumps([one.removeprefix(_TELL) for one in said])
+    return "\n".join(_one_line(one).partition("\t")[2] for one in said)
+
+
+def _one_line(said: str) -> str:
+    """What a process proposes and is about to do."""
+    return f"\t{_TELLING}" if said.startswith(_TELL) else said
 
 
 class Peers:
@@ -67,6 +88,7 @@ class Peers:
         self.rank = rank
         self.timeout = timeout
         self._calls = 0
+        self._kept: list[int] = []  # the calls of which the store has what this one wrote
 
     def agree(self, call: str, proposal: str = "") -> str:
         """Return once all processes have said what they are about to do, the same on each.
@@ -76,23 +98,11 @@ class Peers:
 
         `SAME`: all propose the same, and are ready for it, or none proposes anything; `PREPARE`: not all are
         ready; `APART` and a name for what they propose: different things. Raises `PeersDiffer` where another
-        is about to do something else, `PeerError` where one does not come.
+        is about to do something else, `PeerError` where one does not come, on all that do.
         """
-        self._calls += 1
-        n, store, mine = self._calls, self._store, f"{proposal}\t{call}"
         if len(self.ranks) == 1:
-            return _answer([mine])
-        if self.rank == 0:
-            others = [f"{n}/{r}" for r in range(1, len(self.ranks))]
-            self._wait(others, call)
-            said = [mine, *[value.decode() for value in store.multi_get(others)]]
-            answer = _answer(said)
-            store.set(f"{n}", answer)
-        else:
-            store.set(f"{n}/{self.rank}", mine)
-            self._wait([f"{n}"], call)
-            answer = store.get(f"{n}").decode()
-        self._forget(n - 1)
+            return _answer([f"{proposal}\t{call}"])
+        answer = self._decided(call, f"{proposal}\t{call}", _answer)
         if "\n" in answer:
             raise self._differ(answer.split("\n"))
         if answer != PREPARE and (own := health()) is not None:
@@ -100,21 +110,69 @@ class Peers:
         return answer
 
     def exchange(self, text: str) -> list[str]:
-        """What each process says, in the order of ranks. All must call it at the same place."""
-        self._calls += 1
-        n = self._calls
-        self._store.set(f"{n}/{self.rank}", text)
-        keys = [f"{n}/{r}" for r in range(len(self.ranks))]
-        self._wait(keys, "tell the others what it is about to do")
-        return [value.decode() for value in self._store.multi_get(keys)]
+        """What each process says, in the order of ranks. All must call it at the same place; raises as
+        `agree` does, where one does not come.
+        """
+        if len(self.ranks) == 1:
+            return [text]
+        answer = self._decided(_TELLING, _TELL + text, _told)
+        if "\n" in answer:
+            raise self._differ(answer.split("\n"))
+        return json.loads(answer)
 
-    def _wait(self, keys: list[str], call: str) -> None:
-        """Return once the store has the keys. The store's own waiting would log each second."""
-        own = health()
+    def _decided(self, call: str, mine: str, answer_of: Callable[[Sequence[str]], str]) -> str:
+        """What the first process makes of what all say; `PeerError` where one of them has given up."""
+        self._calls += 1
+        n, store = self._calls, self._store
+        self._kept.append(n)
+        others = [f"{n}/{r}" for r in range(1, len(self.ranks))]
+        try:
+            if self.rank == 0:
+                is_open = self._wait(others, f"{n}", call)
+            else:
+                store.set(f"{n}/{self.rank}", mine)
+                self._wait([], f"{n}", call)
+                is_open = False
+        except BaseException as error:
+            decided = self._give_up(n, error)
+            if decided is None or not isinstance(error, PeerError):
+                raise
+        else:
+            if is_open:
+                said = [mine, *[value.decode() for value in store.multi_get(others)]]
+                decided = store.compare_set(f"{n}", "", answer_of(said)).decode()
+            else:
+                decided = store.get(f"{n}").decode()
+        if decided.startswith(_GAVE_UP):
+            raise self._given_up(decided, call)
+        self._forget()
+        return decided
+
+    def _give_up(self, n: int, error: BaseException) -> str | None:
+        """Have nobody wait for this process any more. What was decided before that, if something was."""
+        late = list(error.ranks) if isinstance(error, PeerError) else []
+        why = str(error).partition("\n")[0]
+        if not isinstance(error, PeerError):
+            why = f"Rank {self.ranks[self.rank]} was interrupted: {type(error).__name__} {why}".rstrip()
+        mine = _GAVE_UP + json.dumps([self.ranks[self.rank], late, why])
+        try:
+            decided = self._store.compare_set(f"{n}", "", mine).decode()
+        except RuntimeError:  # the store is gone
+            return None
+        return None if decided == mine else decided
+
+    def _wait(self, keys: list[str], end: str, call: str) -> bool:
+        """Return once the store has the keys, or `end`: whether it is the keys, if there are any.
+
+        The store's own waiting would log each second.
+        """
+        awaited, own = keys or [end], health()
         with own.waiting(call, self.ranks) if own is not None else nullcontext():
             pause, begun = _SHORTEST_PAUSE, time.monotonic()
             asked = looked = begun
-            while not self._has(keys, call):
+            while not self._has(awaited, call):
+                if keys and self._has([end], call):
+                    return False
                 now = time.monotonic()
                 if (
                     now - asked > PAUSE_SECONDS
@@ -122,12 +180,13 @@ class Peers:
                     begun = looked = now
                 elif own is not None and now - looked > _LOOK_SECONDS:
                     looked = now
-                    begun = now if self._see_to(own, keys, call) else begun
+                    begun = now if self._see_to(own, awaited, call) else begun
                 if now - begun > self.timeout:
-                    raise self._missing(keys, call)
+                    raise self._missing(awaited, call)
                 asked = now
                 time.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE)
+        return bool(keys)
 
     def lost(self, call: str, error: Exception) -> PeerError:
         """What is raised where a collective has failed: it says which rank is gone, if that can be known."""
@@ -191,6 +250,17 @@ class Peers:
             hint="TORCH_PJRT_PEER_TIMEOUT=seconds, or `timeout` of the process group, has it wait longer",
         )
 
+    def _given_up(self, decided: str, call: str) -> PeerError:
+        """Another process has waited, and no longer does."""
+        who, late, why = json.loads(decided.removeprefix(_GAVE_UP))
+        mine = self.ranks[self.rank]
+        return PeerError(
+            why,
+            ranks=[rank for rank in late if rank != mine] or [who],
+            saw=f"rank {who} waits no more\n    rank {mine} was about to {call}",
+            hint="it has run on no rank; ranks that all call it again can go on",
+        )
+
     def _differ(self, said: Sequence[str]) -> PeersDiffer:
         lines = [f"rank {rank}: {call}" for rank, call in zip(self.ranks, said, strict=True)]
         return PeersDiffer(
@@ -199,10 +269,9 @@ class Peers:
             expected="the same collective on tensors of one shape and dtype on each rank",
         )
 
-    def _forget(self, n: int) -> None:
-        """Have the store forget an earlier call, which all have read: they have come to this one."""
-        if self.rank == 0:
-            if n > 1:
-                self._store.delete_key(f"{n - 1}")
-        elif n > 0:
-            self._store.delete_key(f"{n}/{self.rank}")
+    def _forget(self) -> None:
+        """Have the store forget earlier calls: all processes have come to the last one."""
+        *earlier, last = self._kept
+        for n in earlier:
+            self._store.delete_key(f"{n}" if self.rank == 0 else f"{n}/{self.rank}")
+        self._kept = [last]
