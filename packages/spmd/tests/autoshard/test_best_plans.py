@@ -41,7 +41,7 @@ class Tower(nn.Module):
 
 
 def planned(model: nn.Module, x: torch.Tensor, specs: Specs | None = None, **options: Any) -> Plan:
-    options = {"chip": "v5e", "seconds": 1, "optimizer": torch.optim.AdamW, **options}
+    options = {"chip": "v5e", "seconds": 5, "optimizer": torch.optim.AdamW, **options}
     return auto_shard(model, x, options.pop("mesh", MESH), plan=specs, **options)
 
 

@@ -36,7 +36,7 @@ def planned(
     with torch.device("meta"):
         made = model()
     return auto_shard(
-        made, x, mesh or {"x": N}, optimizer=optimizer, plan=plan, chip=CHIP, seconds=1, **options
+        made, x, mesh or {"x": N}, optimizer=optimizer, plan=plan, chip=CHIP, seconds=5, **options
     )
 
 

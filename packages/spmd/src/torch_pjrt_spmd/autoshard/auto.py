@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,29 +14,20 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from torch_pjrt_spmd import marks
 from torch_pjrt_spmd.autoshard import solver
-from torch_pjrt_spmd.autoshard.alternatives import polished
-from torch_pjrt_spmd.autoshard.building import Built, build
+from torch_pjrt_spmd.autoshard.applying import apply as apply_to
 from torch_pjrt_spmd.autoshard.chips import Chip, chip_named
 from torch_pjrt_spmd.autoshard.estimates import plan_of
-from torch_pjrt_spmd.autoshard.needs import memory_of
-from torch_pjrt_spmd.autoshard.network import network_of
-from torch_pjrt_spmd.autoshard.none_fits import least_choice, least_lives, no_plan
-from torch_pjrt_spmd.autoshard.operators import Operators, operators_of
-from torch_pjrt_spmd.autoshard.plan import Plan, read_specs
+from torch_pjrt_spmd.autoshard.plan import Plan
 from torch_pjrt_spmd.autoshard.recording import Recorded, record
-from torch_pjrt_spmd.autoshard.repeats import Tied, tied
-from torch_pjrt_spmd.autoshard.solver.problem import Infeasible, Problem, Solution
-from torch_pjrt_spmd.autoshard.specs import Layout, layout_of
-from torch_pjrt_spmd.spec import Entry, ShardingError, checked
+from torch_pjrt_spmd.autoshard.said import check_axes, said_of
+from torch_pjrt_spmd.autoshard.searching import Search
+from torch_pjrt_spmd.spec import Entry, checked
 
 if TYPE_CHECKING:
     from torch_pjrt_spmd.mesh import Mesh
 
 MakeOptimizer = Callable[[Sequence[torch.nn.Parameter]], torch.optim.Optimizer]
 Specs = Mapping[str, Sequence[Any]]
-_MOST_TRIES = 4  # with smaller limits
-_LIMITS = (1.0, 1.5)  # of what must live at least
-_NEARLY_FULL = 0.8  # of the memory: plans that compute layers again are looked at, too
 
 
 def auto_shard(
@@ -65,9 +56,10 @@ def auto_shard(
     memory_per_device   bytes that a chip may use; nine tenths of what it has, unless given.
     chip            whose figures count: `v5e`, `h100`, a `Chip` of your own; that of the mesh, unless given.
     across          axes that go over slices or nodes, by the slower network.
-    plan            a file that `Plan.save` wrote, or specs by name: these are kept, the rest is found. So are
-                    marks that the model's parameters have already (`mark_sharding`).
-    seconds         for the solver.
+    plan            a file that `Plan.save` wrote, or specs by name, of tensors and of modules' results: these
+                    are kept, the rest is found. So are marks that the model's parameters have already
+                    (`mark_sharding`).
+    seconds         for all solving, after recording and building, which take as long as they take.
     apply           mark what the plan is about: the module's parameters, and those that a step's optimizer
     has.
 
@@ -79,190 +71,59 @@ def auto_shard(
     """
     inputs = example_inputs if isinstance(example_inputs, tuple) else (example_inputs,)
     sizes = dict(mesh) if isinstance(mesh, Mapping) else mesh.root.sizes
+    check_axes(across, sizes)
     figures = chip_named(chip if chip is not None else _chip_of(mesh))
     limit = int(0.9 * figures.memory_bytes) if memory_per_device is None else memory_per_device
     began = time.perf_counter()
+    recorded = _recorded(model, optimizer, loss, inputs)
+    tensors = recorded.parameters
     if isinstance(model, torch.nn.Module):
-        recorded = record(_step(model, optimizer, loss), inputs)
-        already = _marks_of(model.named_parameters(), mesh)
-    else:
-        recorded = record(model, inputs)
-        already = _marks_of(recorded.parameters.items(), mesh)
+        tensors = dict(model.named_parameters())
+    said = said_of(plan, _marks_of(tensors.items(), mesh), recorded, sizes)
     recorded = _with_gradients(recorded, mesh)
     took = {"recording": time.perf_counter() - began}
-    said: dict[str, Sequence[Any]] = dict(already)
-    if isinstance(plan, Mapping):
-        said.update(plan)
-    elif plan is not None:
-        said.update(read_specs(plan, sizes))
+
+    def half() -> Recorded | None:
+        try:
+            return _recorded(model, optimizer, loss, tree_map(_half, inputs))
+        except Exception:  # whatever a function says of a batch that it does not take
+            return None
+
     began = time.perf_counter()
-    search = _Search(recorded, sizes, figures, limit, across, said, seconds, _is_of_cpus(mesh))
-    built = search.built(sizes, False)
+    search = Search(recorded, sizes, figures, limit, across, said, _is_of_cpus(mesh))
+    built = search.first_built()
     took["building"] = time.perf_counter() - began
     began = time.perf_counter()
-    built, solution = search.best(built, model, optimizer, loss, inputs)
+    solver.prepare()
+    took["compiling"] = time.perf_counter() - began
+    began = time.perf_counter()
+    built, solution = search.best(built, seconds, half)
     took["solving"] = time.perf_counter() - began
     target = None if isinstance(mesh, Mapping) else mesh.root
-    found = plan_of(
-        built, solution, took, target, frozenset(said), len(tree_leaves(list(inputs))), across
-    )
+    n_inputs = len(tree_leaves(list(inputs)))
+    found = plan_of(built, solution, took, target, said, n_inputs, across)
     if apply and target is not None:
         _apply(found, model, optimizer, recorded)
     return found
 
 
-def solve(problem: Problem, seconds: float) -> Solution:
-    """The solver's answer, or the choice that needs least memory where it finds none within the limit.
-
-    The limit is one that this choice keeps.
-    """
-    try:
-        found = solver.solve(problem, seconds=seconds)
-    except Infeasible:
-        choice = least_choice(problem)
-        found = Solution(choice, problem.cost(choice), 0, False, seconds)
-    if found.proven:
-        return found
-    choice = polished(problem, found.choice, max(1.0, 0.3 * seconds))
-    return replace(found, choice=choice, cost=problem.cost(choice))
+def _recorded(
+    model: torch.nn.Module | Callable[..., Any],
+    optimizer: torch.optim.Optimizer | MakeOptimizer | None,
+    loss: Callable[[Any], torch.Tensor] | None,
+    inputs: tuple[Any, ...],
+) -> Recorded:
+    if not isinstance(model, torch.nn.Module):
+        return record(model, inputs)
+    twin = _without_content(model)
+    return record(_step(twin, model, optimizer, loss), inputs, twin)
 
 
-def _fitting(built: Built, limit: int, seconds: float) -> tuple[Solution, int]:
-    """The cheapest plan found that fits with what operators need besides, and its memory; else the smallest.
-
-    The solver knows of what lives only. Where there is too much besides, it gets a smaller limit.
-    """
-    problem = built.problem
-    for _ in range(_MOST_TRIES):
-        if least_lives(problem) > (problem.usage_limit or limit):
-            break
-        found = solve(problem, seconds)
-        peak = memory_of(built, found.choice).peak
-        if peak <= limit:
-            return found, peak
-        problem = replace(problem, usage_limit=(problem.usage_limit or limit) - (peak - limit))
-    least = least_lives(built.problem)
-    tight = [replace(built.problem, usage_limit=int(least * times)) for times in _LIMITS]
-    small = [solve(p, min(1.0, seconds / len(tight))) for p in tight]
-    return min(
-        ((s, memory_of(built, s.choice).peak) for s in small), key=lambda of_plan: of_plan[1]
-    )
-
-
-@dataclass(slots=True)
-class _Search:
-    """What is planned, and the ways in which it can be: layers computed again or not."""
-
-    recorded: Recorded
-    sizes: Mapping[str, int]
-    chip: Chip
-    limit: int
-    across: Sequence[str]
-    said: Specs
-    seconds: float
-    on_cpus: bool = False
-    traced: tuple[Operators, Tied] | None = None
-
-    def built(self, sizes: Mapping[str, int], again: bool) -> Built:
-        """The problem on axes of such sizes."""
-        if self.traced is None:
-            operators = operators_of(self.recorded.graph)
-            self.traced = operators, tied(operators, self.recorded.inputs)
-        operators, classes = self.traced
-        axes = {name: n for name, n in sizes.items() if n > 1}
-        network = network_of(list(axes), list(axes.values()), self.chip, self.across)
-        allowed = _Allowed(self.recorded, operators, classes, axes, self.said)
-        return build(
-            self.recorded,
-            operators,
-            classes,
-            network,
-            self.chip,
-            self.limit,
-            allowed,
-            again,
-            self.on_cpus,
-        )
-
-    def best(
-        self, built: Built, model: Any, optimizer: Any, loss: Any, inputs: tuple[Any, ...]
-    ) -> tuple[Built, Solution]:
-        """The cheapest plan that fits. `NoPlan` where none does."""
-        found, peak = _fitting(built, self.limit, self.seconds)
-        if not built.choices or peak < _NEARLY_FULL * self.limit:
-            again, of_again, peak_again = built, found, peak
-        else:
-            again = self.built(self.sizes, True)
-            less = self.seconds if peak > self.limit else self.seconds / 2
-            of_again, peak_again = _fitting(again, self.limit, less)
-        fits = peak <= self.limit
-        if peak_again <= self.limit and (not fits or of_again.cost < found.cost):
-            return again, of_again
-        if fits:
-            return built, found
-        raise no_plan(
-            again,
-            peak_again,
-            self.limit,
-            lambda sizes: self.built(sizes, again.again),
-            lambda: self._of_half(model, optimizer, loss, inputs),
-        )
-
-    def _of_half(
-        self, model: Any, optimizer: Any, loss: Any, inputs: tuple[Any, ...]
-    ) -> Built | None:
-        """The problem of half the batch; None where the function does not take it."""
-
-        def half(x: Any) -> Any:
-            if not isinstance(x, torch.Tensor) or not x.dim() or x.shape[0] % 2:
-                return x
-            return torch.empty((x.shape[0] // 2, *x.shape[1:]), dtype=x.dtype, device="meta")
-
-        smaller = tree_map(half, inputs)
-        fn = _step(model, optimizer, loss) if isinstance(model, torch.nn.Module) else model
-        try:
-            recorded = record(fn, smaller)
-        except Exception:  # whatever a function says of a batch that it does not take
-            return None
-        search = _Search(
-            recorded,
-            self.sizes,
-            self.chip,
-            self.limit,
-            self.across,
-            self.said,
-            self.seconds,
-            self.on_cpus,
-        )
-        traced = search.built(self.sizes, False)
-        return search.built(self.sizes, True) if traced.choices else traced
-
-
-@dataclass(frozen=True, slots=True)
-class _Allowed:
-    """Of an input's layouts those that it may have: the one that was said, or all."""
-
-    recorded: Recorded
-    operators: Operators
-    classes: Tied
-    axes: Mapping[str, int]
-    said: Specs
-
-    def __call__(self, i: int, layouts: Sequence[Layout]) -> Sequence[Layout]:
-        members = self.classes.inputs[self.classes.of_input[i]]
-        names = [self.recorded.inputs[m].name for m in members]
-        spec = next((self.said[name] for name in names if name in self.said), None)
-        if spec is None:
-            return layouts
-        atoms = self.operators.atoms[-i - 1]
-        found = layout_of(tuple(spec), atoms, list(self.axes), list(self.axes.values()))
-        if found is None:
-            raise ShardingError(
-                f"`{self.recorded.inputs[i].name}` cannot lie as it is said to.",
-                saw=f"a tensor of {list(self.operators.specs[-i - 1].shape)}, the spec {tuple(spec)}",
-                expected=f"a spec for dims that are made of {list(map(list, atoms))}",
-            )
-        return [found]
+def _half(x: Any) -> Any:
+    """A tensor of half the batch, without content."""
+    if not isinstance(x, torch.Tensor) or not x.dim() or x.shape[0] % 2:
+        return x
+    return torch.empty((x.shape[0] // 2, *x.shape[1:]), dtype=x.dtype, device="meta")
 
 
 def _is_of_cpus(mesh: Mesh | Mapping[str, int]) -> bool:
@@ -308,12 +169,12 @@ def _marks_of(tensors: Any, mesh: Mesh | Mapping[str, int]) -> dict[str, tuple[E
 
 
 def _step(
+    twin: torch.nn.Module,
     model: torch.nn.Module,
     optimizer: torch.optim.Optimizer | MakeOptimizer | None,
     loss: Callable[[Any], torch.Tensor] | None,
 ) -> Callable[..., Any]:
     """A step on a copy of the module without content, on the device."""
-    twin = _without_content(model)
     if optimizer is None:
 
         def forward(*inputs: Any) -> Any:
@@ -366,9 +227,8 @@ def _optimizer_of(
 
 
 def _apply(plan: Plan, model: Any, optimizer: Any, recorded: Recorded) -> None:
-    of_step = optimizer if isinstance(optimizer, torch.optim.Optimizer) else None
     if isinstance(model, torch.nn.Module):
-        plan.apply(model, of_step)
-        return
-    for root in recorded.roots:
-        plan.apply(root, next(iter(recorded.optimizers), None))
+        plan.apply(model, optimizer if isinstance(optimizer, torch.optim.Optimizer) else None)
+    else:
+        everything = recorded.roots, recorded.loose, recorded.optimizers
+        apply_to(plan, *everything, activations=True)

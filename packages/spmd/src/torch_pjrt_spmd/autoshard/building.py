@@ -3,7 +3,7 @@ chip."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -23,6 +23,7 @@ from torch_pjrt_spmd.autoshard.operators import Operator, Operators
 from torch_pjrt_spmd.autoshard.recording import Recorded
 from torch_pjrt_spmd.autoshard.remat import Choice, choices_of
 from torch_pjrt_spmd.autoshard.repeats import Tied
+from torch_pjrt_spmd.autoshard.said import Fixed
 from torch_pjrt_spmd.autoshard.solver.problem import Problem
 from torch_pjrt_spmd.autoshard.specs import Layout, exchange_time, layouts_of, share
 from torch_pjrt_spmd.autoshard.strategies import Strategy, strategies_of
@@ -70,9 +71,6 @@ class Built:
         return self.views.on_view(self.nodes[node].output(choice[node], k), value)
 
 
-Allowed = Callable[[int, Sequence[Layout]], Sequence[Layout]]
-
-
 def build(
     recorded: Recorded,
     operators: Operators,
@@ -80,13 +78,13 @@ def build(
     network: Network,
     chip: Chip,
     memory: int | None,
-    allowed: Allowed,
+    fixed: Fixed,
     again: bool = False,
     on_cpus: bool = False,
 ) -> Built:
     """The problem of a function.
 
-    allowed   of an input's layouts those that it may have. again: layers that repeat are computed again.
+    fixed     what is said already. again: layers that repeat are computed again.
     on_cpus   that is what compiles the program: see `lifetimes.py` and `needs.py` for what it does otherwise.
     """
     lifetimes = lifetimes_of(operators, recorded, on_cpus)
@@ -105,7 +103,7 @@ def build(
         small = prod(operators.specs[value].shape) < _SMALL
         whole = (-1,) * len(sizes)
         layouts = [whole] if small else list(layouts_of(operators.atoms[value], sizes))
-        layouts = list(allowed(members[0], layouts))
+        layouts = list(fixed.layouts(number, layouts, views))
         size = n_bytes(operators, value)
         of_class[number] = len(nodes)
         nodes.append(Node(number, members, True, (), layouts))
@@ -121,7 +119,7 @@ def build(
             continue
         if id(op.letters) not in ways:
             ways[id(op.letters)] = strategies_of(op.letters, network)
-        strategies = ways[id(op.letters)]
+        strategies = fixed.strategies(number, ways[id(op.letters)], views)
         of_class[number] = len(nodes)
         nodes.append(Node(number, members, False, strategies, ()))
         runs = len(members) * (2 if number in twice else 1)

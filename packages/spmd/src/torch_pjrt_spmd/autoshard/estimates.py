@@ -16,6 +16,7 @@ from torch_pjrt_spmd.autoshard.needs import memory_of
 from torch_pjrt_spmd.autoshard.network import PICO
 from torch_pjrt_spmd.autoshard.plan import Exchange, Placement, Plan
 from torch_pjrt_spmd.autoshard.recording import BUFFER, INPUT
+from torch_pjrt_spmd.autoshard.said import Said
 from torch_pjrt_spmd.autoshard.specs import Layout, exchange_time, exchanges, share, spec_of
 from torch_pjrt_spmd.autoshard.spreading import PlannedValues
 from torch_pjrt_spmd.autoshard.views import is_view
@@ -34,14 +35,14 @@ def plan_of(
     solution: Solution,
     took: Mapping[str, float],
     target: Mesh | None,
-    fixed: frozenset[str],
+    said: Said,
     n_arguments: int,
     across: Sequence[str] = (),
 ) -> Plan:
     """The plan that a solution is."""
     choice = solution.choice
     found = list(each_exchange(built, choice))
-    placements = list(_placements(built, choice, fixed))
+    placements = list(_placements(built, choice, said.names))
     network = built.network
     specs: list[tuple[Entry, ...] | None] = [None] * n_arguments
     for i, given in enumerate(built.recorded.inputs):
@@ -52,7 +53,7 @@ def plan_of(
         mesh={axis.name: axis.size for axis in network.axes} if target is None else target.sizes,
         figures=built.chip,
         placements=placements,
-        activations=[*_activations(built, choice), *_taken(built, choice)],
+        activations=[*_activations(built, choice, said.names), *_taken(built, choice)],
         exchanges=found,
         memory=memory_of(built, choice),
         seconds=solution.cost / PICO,
@@ -68,6 +69,8 @@ def plan_of(
         target=target,
         gradients=dict(_gradients(built, choice)),
         values=None if target is None else _values(built, choice),
+        names=frozenset(built.recorded.parameters),
+        unread=said.unread,
     )
 
 
@@ -239,7 +242,7 @@ def _mib(n: int) -> str:
     return f"{n / 2**20:,.1f} MiB"
 
 
-def _activations(built: Built, choice: np.ndarray) -> Iterator[Placement]:
+def _activations(built: Built, choice: np.ndarray, fixed: frozenset[str]) -> Iterator[Placement]:
     axes = built.network.axes
     sizes = [a.size for a in axes]
     by_place: dict[tuple[object, ...], list[tuple[str, int]]] = {}
@@ -259,8 +262,9 @@ def _activations(built: Built, choice: np.ndarray) -> Iterator[Placement]:
         dtype = str(built.operators.specs[value].dtype).removeprefix("torch.")
         names = tuple(n for n, _ in named)
         yield Placement(
-            name, names, "activation", shape, dtype, spec, size, size // share(layout, sizes)
-        )
+            name, names, "activation", shape, dtype, spec, size, size // share(layout, sizes),
+            fixed=not fixed.isdisjoint(names),
+        )  # fmt: skip
 
 
 def _taken(built: Built, choice: np.ndarray) -> Iterator[Placement]:

@@ -15,6 +15,7 @@ from torch_pjrt.errors import TorchPjrtError
 from torch_pjrt_spmd.autoshard.building import Built
 from torch_pjrt_spmd.autoshard.solver.problem import Problem
 from torch_pjrt_spmd.roles import STATE
+from torch_pjrt_spmd.spec import ShardingError
 
 _LARGER = (2, 4, 8, 16, 32)
 
@@ -72,14 +73,20 @@ def _changes(
     sizes = {axis.name: axis.size for axis in built.network.axes}
     for name, size in sizes.items():
         for times in _LARGER:
-            peak = about(on_axes({**sizes, name: size * times}).problem)
+            try:
+                peak = about(on_axes({**sizes, name: size * times}).problem)
+            except ShardingError:  # what is said to be spread does not divide by so many
+                continue
             if peak <= limit:
                 yield f"{size * times} chips along `{name}` instead of {size} ({_size(peak)})"
                 break
     half = _with_smaller_state(built)
     if half is not None and (peak := about(half)) <= limit:
         yield f"an optimizer's state in elements of half as many bytes ({_size(peak)})"
-    of_half = smaller()
+    try:
+        of_half = smaller()
+    except ShardingError:
+        return
     if of_half is not None and (peak := about(of_half.problem)) <= limit:
         yield f"half the batch ({_size(peak)})"
 

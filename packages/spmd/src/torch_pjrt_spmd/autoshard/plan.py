@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from torch_pjrt_spmd.spec import Entry, ShardingError, axes_of
+from torch_pjrt_spmd.spec import Entry, ShardingError
 
 if TYPE_CHECKING:
     from torch_pjrt_spmd.autoshard.chips import Chip
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from torch_pjrt_spmd.autoshard.spreading import PlannedValues
     from torch_pjrt_spmd.mesh import Mesh
     from torch_pjrt_spmd.reporting import ProgramReport
-
-FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +97,8 @@ class Plan:
     flops         of one chip in a step, in products.
     took          seconds that recording, building the problem and solving it took.
     gradients     of parameters, how they lie. values: how all values of the step do.
+    names         of the parameters and buffers of the modules that ran, also of those that nothing read.
+    unread        specs of these that were said.
     notes         what was not known, and so is done by each chip alike; what was left out.
     """
 
@@ -121,6 +121,8 @@ class Plan:
     target: Mesh | None = field(default=None, repr=False)
     gradients: Mapping[str, tuple[Entry, ...]] = field(default_factory=dict)
     values: PlannedValues | None = field(default=None, repr=False)
+    names: frozenset[str] = field(default=frozenset(), repr=False)
+    unread: Mapping[str, tuple[Entry, ...]] = field(default_factory=dict)
 
     def spec(self, name: str) -> tuple[Entry, ...]:
         """Of a parameter, state, input or activation. `KeyError` for a name that the plan lacks."""
@@ -139,17 +141,23 @@ class Plan:
         model: torch.nn.Module | None = None,
         optimizer: torch.optim.Optimizer | None = None,
         *,
+        within: str = "",
         activations: bool = True,
     ) -> None:
         """Mark what the plan is about: parameters, buffers, optimizer state that is there or comes.
 
+        within        of a step with several outermost modules, which of them the model is: what the names of
+                      its parameters begin with in the plan, "0" or "1".
         activations   also have what programs compute between lie as planned, where they are this step's.
 
-        Raises `ShardingError` for a plan that was made for a mesh that is not here.
+        Raises `ShardingError` for a plan that was made for a mesh that is not here, and for a model with
+        parameters that the plan does not know.
         """
         from torch_pjrt_spmd.autoshard.applying import apply
 
-        apply(self, model, optimizer, activations=activations)
+        modules = {} if model is None else {f"{within}." if within else "": model}
+        optimizers = [] if optimizer is None else [optimizer]
+        apply(self, modules, {}, optimizers, activations=activations)
 
     def place(self, *inputs: Any) -> Any:
         """Inputs of a step as the plan has them, each chip its part: tensors of the host or the device."""
@@ -178,27 +186,14 @@ class Plan:
         return compared(self, report, self.across)
 
     def save(self, path: str | Path) -> None:
-        """Write the plan as JSON. Specs in it may be edited; `auto_shard(..., plan=path)` takes them as
-        said."""
-        said = {
-            "format": FORMAT,
-            "mesh": dict(self.mesh),
-            "chip": self.figures.name,
-            "placements": {
-                name: list(map(_entry, p.spec)) for p in self.placements for name in p.names
-            },
-            "activations": {
-                name: list(map(_entry, p.spec)) for p in self.activations for name in p.names
-            },
-            "rematerialized": list(self.rematerialized),
-            "estimated": {
-                "seconds": self.seconds,
-                "compute_s": self.compute_s,
-                "peak_bytes": self.memory.peak,
-                "exchanges": [asdict(e) for e in self.exchanges],
-            },
-        }
-        Path(path).write_text(json.dumps(said, indent=1) + "\n")
+        """Write the plan as JSON, which may be edited: `auto_shard(..., plan=path)` keeps what it says.
+
+        What is taken out of `placements`, `activations` or `rematerialized`, or one of these as a whole, is
+        found anew. `estimated` is for reading.
+        """
+        from torch_pjrt_spmd.autoshard.saved import as_json
+
+        Path(path).write_text(json.dumps(as_json(self), indent=1) + "\n")
 
     def draw(self, path: str | Path) -> None:
         """Write a picture of the plan as SVG: memory over the chip, and time by what it is spent on."""
@@ -214,37 +209,3 @@ class Plan:
         from torch_pjrt_spmd.autoshard.showing import text
 
         return text(self)
-
-
-def _entry(entry: Entry) -> Any:
-    axes = axes_of(entry)
-    return axes[0] if len(axes) == 1 else list(axes) or None
-
-
-def read_specs(path: str | Path, mesh: Mapping[str, int]) -> dict[str, tuple[Entry, ...]]:
-    """The specs of a file that `Plan.save` wrote.
-
-    Raises `ShardingError` for a file of another kind, and for one whose mesh has not these axes.
-    """
-    try:
-        said = json.loads(Path(path).read_text())
-        found = {**said["placements"]}
-        is_known = said["format"] == FORMAT
-    except (ValueError, KeyError, TypeError) as error:
-        raise ShardingError(
-            "The file is no plan.", saw=f"{path}: {error!r}", hint="`plan.save(path)` writes one"
-        ) from error
-    if not is_known:
-        raise ShardingError(
-            "The plan is of another version.", saw=f"{said['format']}", expected=f"{FORMAT}"
-        )
-    if set(said["mesh"]) != set(mesh):
-        raise ShardingError(
-            "The plan is for a mesh with other axes.",
-            saw=f"{said['mesh']}",
-            expected=f"{dict(mesh)}",
-        )
-    return {
-        name: tuple(tuple(e) if isinstance(e, list) else e for e in spec)
-        for name, spec in found.items()
-    }

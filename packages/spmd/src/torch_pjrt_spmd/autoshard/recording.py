@@ -24,19 +24,26 @@ from torch_pjrt.extend import (
     value_of,
 )
 from torch_pjrt.plugin import Graph, Stage, client, run_passes
+from torch_pjrt_spmd.autoshard.again import not_computed_again
 from torch_pjrt_spmd.roles import OTHER, PARAMETER, STATE
+from torch_pjrt_spmd.spec import Entry
 
 INPUT, BUFFER = "input", "buffer"
 
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """What the graph takes: its name for the user, what it is, and of optimizer state whose."""
+    """What the graph takes: its name for the user, what it is, and of optimizer state whose.
+
+    position  of an argument, among the tensors of the arguments.
+    lies      of what is none of the others: how it lies already, which no plan can change.
+    """
 
     name: str
     role: str
     of: str | None = None
-    position: int | None = None  # of an argument, among the tensors of the arguments
+    position: int | None = None
+    lies: tuple[Entry, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,8 +56,10 @@ class Recorded:
     gradients of parameters when an optimizer takes its step, by the parameter's name, and of those that stay.
     activations   the results of modules, by the path of the module, with how often it had run before.
     takes         the first argument of these, by the same names.
-    parameters, states   the tensors by their names; optimizers: those that took a step; roots: the outermost
-              modules.
+    parameters, states   the tensors by their names; loose: parameters of optimizers that are in no module.
+    optimizers    those that took a step.
+    roots         the outermost modules that have tensors, by what the names of these begin with: nothing if
+              there is one, else "0.", "1.", in the order of their first calls.
     """
 
     graph: Graph
@@ -63,7 +72,8 @@ class Recorded:
     parameters: Mapping[str, torch.Tensor]
     states: Mapping[str, torch.Tensor]
     optimizers: tuple[torch.optim.Optimizer, ...]
-    roots: tuple[torch.nn.Module, ...]
+    roots: Mapping[str, torch.nn.Module]
+    loose: Mapping[str, torch.Tensor]
 
 
 @dataclass(slots=True)
@@ -78,8 +88,12 @@ class _Seen:
     gradients: dict[int, int] = field(default_factory=dict)  # of tensors by identity
 
 
-def record(fn: Callable[..., Any], args: Sequence[Any]) -> Recorded:
+def record(
+    fn: Callable[..., Any], args: Sequence[Any], of: torch.nn.Module | None = None
+) -> Recorded:
     """The function on these arguments. Nothing is computed; tensors may be on `meta`.
+
+    of   the one module whose tensors have names, whatever others run; all that run, unless given.
 
     Raises `LoweringError` where it needs the value of a tensor.
     """
@@ -89,11 +103,21 @@ def record(fn: Callable[..., Any], args: Sequence[Any]) -> Recorded:
         seen.roots.clear()
         seen.results.clear()
         seen.gradients.clear()
-        with _watching(seen):
+        with _watching(seen), not_computed_again():
             return fn(*arguments)
 
     with recorded(observed, args) as step:
-        return _named(step, seen, args)
+        roots = _fronts(seen.roots) if of is None else {"": of}
+        return _named(step, seen, roots, args)
+
+
+def _fronts(modules: Sequence[torch.nn.Module]) -> dict[str, torch.nn.Module]:
+    """Those that have tensors and are not within another one; a loss has none, and so does not count."""
+    inner = {id(part) for m in modules for part in m.modules() if part is not m}
+    own = [m for m in modules if id(m) not in inner]
+    with_tensors = [m for m in own if any(True for _ in (*m.parameters(), *m.buffers()))]
+    found = with_tensors or own[:1]
+    return {f"{k}." if len(found) > 1 else "": m for k, m in enumerate(found)}
 
 
 @contextmanager
@@ -139,7 +163,12 @@ def _number(x: Any) -> int | None:
     return None
 
 
-def _named(step: RecordedStep, seen: _Seen, args: Sequence[Any]) -> Recorded:
+def _named(
+    step: RecordedStep,
+    seen: _Seen,
+    roots: Mapping[str, torch.nn.Module],
+    args: Sequence[Any],
+) -> Recorded:
     tape = step.tape
     real = list(step.outputs)
     # Before the graph is taken: reading a view may append to the tape.
@@ -150,7 +179,10 @@ def _named(step: RecordedStep, seen: _Seen, args: Sequence[Any]) -> Recorded:
     graph = run_passes([p for p in client().passes if p.stage < Stage.ROLL], graph)
     outputs = graph.outputs[: len(real)]
     positions = {id(value): i for i, value in enumerate(tape.inputs)}
-    inputs = [Input(f"input {i}", OTHER) for i in range(len(tape.inputs))]
+    inputs = [
+        Input(f"input {i}", OTHER, lies=_entries(step.pinned.get(id(value))))
+        for i, value in enumerate(tape.inputs)
+    ]
     arguments = [x for x in tree_leaves(list(args)) if isinstance(x, torch.Tensor)]
     free = list(range(len(arguments)))
     for (
@@ -162,7 +194,8 @@ def _named(step: RecordedStep, seen: _Seen, args: Sequence[Any]) -> Recorded:
             free = [k for k in free if k > at]
             inputs[i] = Input(f"argument {at}", INPUT, None, at)
     parameters, states = {}, {}
-    for name, tensor, role, of in _tensors_of(seen):
+    loose = dict(_loose(seen, roots))
+    for name, tensor, role, of in _tensors_of(seen, roots, loose):
         (states if role == STATE else parameters)[name] = tensor
         i = _input_of(tensor, positions)
         if i is not None:
@@ -181,7 +214,7 @@ def _named(step: RecordedStep, seen: _Seen, args: Sequence[Any]) -> Recorded:
     updated = {
         -origin - 1: outputs[k] for k, origin in enumerate(step.reusable) if k < len(outputs)
     }
-    names = _paths(seen)
+    names = _paths(roots)
     activations: dict[str, int] = {}
     takes: dict[str, int] = {}
     times: Counter[str] = Counter()
@@ -209,35 +242,53 @@ def _named(step: RecordedStep, seen: _Seen, args: Sequence[Any]) -> Recorded:
         parameters,
         states,
         tuple(seen.optimizers),
-        tuple(seen.roots),
+        roots,
+        loose,
     )
 
 
-def _paths(seen: _Seen) -> dict[int, str]:
-    several = len(seen.roots) > 1
+def _entries(how: Any) -> tuple[Entry, ...]:
+    """The spec of a sharding that was pinned; empty where there is none."""
+    return () if how is None else tuple(getattr(how, "spec", ()))
+
+
+def _paths(roots: Mapping[str, torch.nn.Module]) -> dict[int, str]:
     found: dict[int, str] = {}
-    for k, root in enumerate(seen.roots):
+    for front, root in roots.items():
         for name, module in root.named_modules():
-            path = f"{k}.{name}" if several else name
+            path = (front + name).rstrip(".")
             found.setdefault(id(module), path or type(root).__name__)
     return found
 
 
-def _tensors_of(seen: _Seen) -> Iterator[tuple[str, torch.Tensor, str, str | None]]:
+def _loose(seen: _Seen, roots: Mapping[str, torch.nn.Module]) -> Iterator[tuple[str, torch.Tensor]]:
+    """Parameters that an optimizer steps and no module has, each once, with a name by its place."""
+    known = {id(p) for root in roots.values() for p in root.parameters()}
+    steps = (p for o in seen.optimizers for group in o.param_groups for p in group["params"])
+    free = {id(p): p for p in steps if id(p) not in known}
+    for k, parameter in enumerate(free.values()):
+        yield f"parameter {k}", parameter
+
+
+def _tensors_of(
+    seen: _Seen, roots: Mapping[str, torch.nn.Module], loose: Mapping[str, torch.Tensor]
+) -> Iterator[tuple[str, torch.Tensor, str, str | None]]:
     """Each parameter, buffer and tensor of state: its name, itself, its role, whose state it is."""
     names: dict[int, str] = {}
-    several = len(seen.roots) > 1
-    for k, root in enumerate(seen.roots):
-        front = f"{k}." if several else ""
+    for front, root in roots.items():
         for name, tensor in root.named_parameters():
-            names[id(tensor)] = front + name
-            yield front + name, tensor, PARAMETER, None
+            if id(tensor) not in names:  # modules may share it
+                names[id(tensor)] = front + name
+                yield front + name, tensor, PARAMETER, None
         for name, tensor in root.named_buffers():
             yield front + name, tensor, BUFFER, None
+    for name, tensor in loose.items():
+        names[id(tensor)] = name
+        yield name, tensor, PARAMETER, None
     for optimizer in seen.optimizers:
         for group in optimizer.param_groups:
-            for i, parameter in enumerate(group["params"]):
-                name = names.setdefault(id(parameter), f"parameter {i}")
+            for parameter in group["params"]:
+                name = names[id(parameter)]
                 for key, tensor in optimizer.state.get(parameter, {}).items():
                     if isinstance(tensor, torch.Tensor):
                         yield f"{name}/{key}", tensor, STATE, name

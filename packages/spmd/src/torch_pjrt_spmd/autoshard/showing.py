@@ -126,7 +126,7 @@ def _activations(plan: Plan) -> Table:
         table.add_row(
             _named(p) + (", its argument" if p.role == "argument" else ""),
             f"{p.dtype}{list(p.shape)}",
-            said(p.spec),
+            said(p.spec) + (" (fixed)" if p.fixed else ""),
             _size(p.n_bytes),
             _size(p.chip_bytes),
         )

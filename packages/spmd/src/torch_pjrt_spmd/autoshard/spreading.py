@@ -12,7 +12,7 @@ import hashlib
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -50,18 +50,31 @@ class PlannedValues:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SpreadAsPlanned:
-    """Marks the values that the plan speaks of; leaves programs alone that do something else."""
+    """Marks the values that the plan speaks of; leaves programs alone that do something else.
+
+    Its name says which plan it is: several may be in use, and equal ones are one.
+    """
 
     mesh: Mesh
     values: PlannedValues
-    name: str = "spread-as-planned"
+    name: str = field(init=False)
     stage: Stage = Stage.CLEAN
+
+    def __post_init__(self) -> None:
+        values = self.values
+        lines = [*outline(values.graph), f"{self.mesh.written()} {values.made} {values.taken}"]
+        digest = hashlib.sha256(chr(10).join(lines).encode()).hexdigest()
+        object.__setattr__(self, "name", f"spread-as-planned-{digest}")
 
     def __repr__(self) -> str:
         """Equal in other processes for plans that are equal."""
-        values = self.values
-        lines = [*outline(values.graph), f"{self.mesh.written()} {values.made} {values.taken}"]
-        return f"SpreadAsPlanned({hashlib.sha256(chr(10).join(lines).encode()).hexdigest()})"
+        return f"SpreadAsPlanned({self.name})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, SpreadAsPlanned) and other.name == self.name
+
+    def __hash__(self) -> int:
+        return hash(self.name)
 
     def __call__(self, graph: Graph) -> Graph:
         same = same_values(graph, self.values.graph)

@@ -1,15 +1,18 @@
 """`solve FILE --seconds N`: the choice, as the last line on stdout, within N seconds of wall clock in all.
 
-Everything else goes to stderr. Exit codes: 0 a choice was found, 1 none within the limit, 2 the file or the
-command cannot be read.
+Everything else goes to stderr. SIGTERM and SIGINT (Ctrl-C) end it sooner, with the best choice so far. Exit
+codes: 0 a choice was found, 1 none within the limit, 2 the file or the command cannot be read.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
+import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from torch_pjrt_spmd.autoshard.solver import Infeasible, Solution, UnreadableProblem, read, solve
@@ -31,6 +34,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     began = time.monotonic() - seconds_of_process()
+    stop = ends_on_signals()
     try:
         problem = read(options.file)
     except (UnreadableProblem, OSError) as error:
@@ -44,18 +48,31 @@ def run(options: argparse.Namespace) -> int:
     if not IS_FAST:
         print("numba is not installed, so the search is some hundred times slower", file=sys.stderr)
     left = options.seconds - (time.monotonic() - began) - margin(options.seconds)
+    watcher = tell if options.progress else None
     try:
-        solution = solve(
-            problem, left, seed=options.seed, watcher=tell if options.progress else None
-        )
+        solution = solve(problem, left, seed=options.seed, watcher=watcher, stop=stop)
     except Infeasible as error:
         print(f"Infeasible: {error}", file=sys.stderr)
         return 1
-    peak = problem.peak(solution.choice)
-    print(in_words(solution, peak, problem.usage_limit), file=sys.stderr)
     print(solution.choice.tolist(), flush=True)
-    sys.stderr.flush()
+    with suppress(OSError):  # the choice counts, whoever reads the rest
+        peak = problem.peak(solution.choice)
+        print(in_words(solution, peak, problem.usage_limit), file=sys.stderr, flush=True)
     os._exit(0)  # what Python tidies up at its end may take as long as the margin
+
+
+def ends_on_signals() -> threading.Event:
+    """Set by the first SIGTERM or SIGINT: what is known then is printed. The second one ends the process."""
+    stop = threading.Event()
+
+    def handle(number: int, _: object) -> None:
+        stop.set()
+        signal.signal(number, signal.SIG_DFL)
+
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, handle)
+    return stop
 
 
 def in_words(solution: Solution, peak: int, limit: int | None) -> str:

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from torch_pjrt_spmd.autoshard.solver.problem import FORBIDDEN, Infeasible, Problem
+from torch_pjrt_spmd.autoshard.solver.problem import FORBIDDEN, Infeasible, Problem, added
 from torch_pjrt_spmd.autoshard.solver.tables import Tables
 
 
@@ -156,9 +156,7 @@ class Contraction:
         assert costs is not None
         table = self.tables.all[self.near[i][j]]
         self._remove_edge(i, j)
-        self._add_cost(
-            i, np.minimum(costs[choice] + table[np.arange(len(choice)), choice], FORBIDDEN)
-        )
+        self._add_cost(i, added(costs[choice], table[np.arange(len(choice)), choice]))
         for k, between in list(self.near[j].items()):
             self._remove_edge(j, k)
             self._add_table(i, k, self.tables.picked(between, 0, choice))
@@ -168,7 +166,7 @@ class Contraction:
     def _add_cost(self, i: int, more: np.ndarray) -> None:
         costs = self.costs[i]
         assert costs is not None
-        self.costs[i] = np.minimum(costs + more, FORBIDDEN)
+        self.costs[i] = added(costs, more)
 
     def _add_table(self, i: int, j: int, table: int) -> None:
         known = self.near[i].get(j)

@@ -63,11 +63,9 @@ def try_all(core: Core, seconds: float) -> Tried:
         else:
             totals = []
             for k in range(sizes[v]):
-                total = costs[v][k]
-                for u, table in earlier[v]:
-                    total += table[chosen[u]][k]
-                if total < FORBIDDEN:
-                    totals.append((total, k))
+                pairs = [table[chosen[u]][k] for u, table in earlier[v]]
+                if all(cost < FORBIDDEN for cost in pairs):
+                    totals.append((costs[v][k] + sum(pairs), k))
             orders.append(sorted(totals, reverse=True))
             spent.append(spent[-1])
             free.append(free[-1])

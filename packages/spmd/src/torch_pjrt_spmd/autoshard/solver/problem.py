@@ -9,6 +9,12 @@ import numpy as np
 FORBIDDEN = 10**18  # an entry of at least this much: the two strategies do not go together
 
 
+def added(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """The sum of costs (int64), where what is forbidden stays exactly that, whatever is added."""
+    is_forbidden = (one >= FORBIDDEN) | (other >= FORBIDDEN)
+    return np.where(is_forbidden, FORBIDDEN, np.minimum(one + other, FORBIDDEN))
+
+
 @dataclass(frozen=True, eq=False)
 class Problem:
     """Choose a strategy for each node: least sum of node costs and edge entries, within a limit of memory.
@@ -36,6 +42,15 @@ class Problem:
             for (i, j), table in zip(self.edges, self.edge_tables, strict=True)
         )
         return own + between
+
+    def is_allowed(self, choice: np.ndarray) -> bool:
+        """Whether a choice has no forbidden strategy and no forbidden pair."""
+        own = (int(costs[k]) for costs, k in zip(self.node_costs, choice, strict=True))
+        between = (
+            int(self.tables[table][choice[i], choice[j]])
+            for (i, j), table in zip(self.edges, self.edge_tables, strict=True)
+        )
+        return all(cost < FORBIDDEN for cost in (*own, *between))
 
     def usage_over_time(self, choice: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The times at which the memory in use changes, and the memory in use from each on; int64 both."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import numpy as np
 from torch_pjrt_spmd.autoshard.solver.problem import FORBIDDEN, Problem
 
 GZIP = b"\x1f\x8b"
+LARGEST_USAGE = 2**47  # so that those of 65,536 nodes add up within 64 bits
 
 
 class UnreadableProblem(ValueError):
@@ -31,7 +33,7 @@ def read(path: str | Path) -> Problem:
     data = Path(path).read_bytes()
     try:
         whole = json.loads(gzip.decompress(data) if data[:2] == GZIP else data)
-    except (ValueError, EOFError, gzip.BadGzipFile) as error:
+    except (ValueError, EOFError, OSError, zlib.error, RecursionError) as error:
         raise UnreadableProblem(f"{path} is not JSON, plain or gzip: {error}") from error
     try:
         return from_json(whole)
@@ -44,54 +46,113 @@ def from_json(whole: Any) -> Problem:
     try:
         problem = whole["problem"]
         nodes, edges = problem["nodes"], problem["edges"]
-        raw_intervals, raw_costs, raw_usages = nodes["intervals"], nodes["costs"], nodes["usages"]
-        raw_ends, raw_tables = edges["nodes"], edges["costs"]
-    except (KeyError, TypeError) as error:
+        parts = nodes["intervals"], nodes["costs"], nodes["usages"], edges["nodes"], edges["costs"]
+        limit = problem.get("usage_limit")
+    except (KeyError, TypeError, AttributeError) as error:
         raise UnreadableProblem(
             f"no part {error}; expected the keys problem, nodes, edges"
         ) from error
+    if not all(isinstance(part, list) for part in parts):
+        raise UnreadableProblem("what describes nodes and edges are lists; one of them is none")
+    raw_intervals, raw_costs, raw_usages, raw_ends, raw_tables = parts
     if not len(raw_intervals) == len(raw_costs) == len(raw_usages) or len(raw_ends) != len(
         raw_tables
     ):
         raise UnreadableProblem("lists that describe the same nodes or edges differ in length")
+    node_costs = [_costs(costs, f"node {at}") for at, costs in enumerate(raw_costs)]
+    node_usages = [_usages(usages, f"node {at}") for at, usages in enumerate(raw_usages)]
+    for at, (costs, usages) in enumerate(zip(node_costs, node_usages, strict=True)):
+        if len(costs) != len(usages) or not len(costs):
+            raise UnreadableProblem(
+                f"node {at} has {len(costs)} costs and {len(usages)} usages, expected one each a strategy"
+            )
+    ends = _pairs(raw_ends, "edge", "two nodes")
     known: dict[tuple[int, tuple[int, ...]], int] = {}
     tables: list[np.ndarray] = []
     edge_tables = np.zeros(len(raw_ends), np.int64)
     sizes = [len(costs) for costs in raw_costs]
-    for at, ((i, j), entries) in enumerate(zip(raw_ends, raw_tables, strict=True)):
+    for at, ((i, j), entries) in enumerate(zip(ends.tolist(), raw_tables, strict=True)):
         if not (0 <= i < len(sizes) and 0 <= j < len(sizes)):
             raise UnreadableProblem(
                 f"edge {at} joins {i} and {j}, but there are {len(sizes)} nodes"
             )
-        if len(entries) != sizes[i] * sizes[j]:
+        if not isinstance(entries, list) or len(entries) != sizes[i] * sizes[j]:
+            n = len(entries) if isinstance(entries, list) else "no"
             raise UnreadableProblem(
-                f"edge {at} has {len(entries)} entries, expected {sizes[i]} x {sizes[j]} for {i} and {j}"
+                f"edge {at} has {n} entries, expected {sizes[i]} x {sizes[j]} for {i} and {j}"
             )
-        key = (sizes[i], tuple(entries))
-        which = known.get(key)
+        try:
+            key = (sizes[i], tuple(entries))
+            which = known.get(key)
+        except TypeError as error:
+            raise UnreadableProblem(f"edge {at} has an entry that is no number") from error
         if which is None:
             which = known[key] = len(tables)
-            tables.append(_costs(entries).reshape(sizes[i], sizes[j]))
+            tables.append(_costs(entries, f"edge {at}").reshape(sizes[i], sizes[j]))
         edge_tables[at] = which
-    for at, (costs, usages) in enumerate(zip(raw_costs, raw_usages, strict=True)):
-        if len(costs) != len(usages) or not costs:
-            raise UnreadableProblem(
-                f"node {at} has {len(costs)} costs and {len(usages)} usages, expected one each a strategy"
-            )
-    limit = problem.get("usage_limit")
+    if limit is not None and not _is_whole(limit):
+        raise UnreadableProblem(f"the usage_limit is {limit!r}, expected an integer or nothing")
     return Problem(
-        node_costs=[_costs(costs) for costs in raw_costs],
-        node_usages=[np.array(usages, np.int64) for usages in raw_usages],
-        intervals=np.array(raw_intervals, np.int64).reshape(-1, 2),
-        edges=np.array(raw_ends, np.int64).reshape(-1, 2),
+        node_costs=node_costs,
+        node_usages=node_usages,
+        intervals=_pairs(raw_intervals, "interval", "two times"),
+        edges=ends,
         tables=tables,
         edge_tables=edge_tables,
         usage_limit=None if limit is None else int(limit),
     )
 
 
-def _costs(numbers: list[int]) -> np.ndarray:
+def _costs(numbers: Any, where: str) -> np.ndarray:
+    """Integers; those too large for 64 bits are forbidden, as all from `FORBIDDEN` on."""
+    found = _array(numbers, where, "costs")
+    if found.dtype.kind != "i":
+        if odd := [n for n in numbers if not _is_whole(n)]:
+            raise UnreadableProblem(f"{where} has the cost {odd[0]!r}, expected an integer")
+        lowest = -FORBIDDEN - 1
+        found = np.array([max(min(int(n), FORBIDDEN), lowest) for n in numbers], np.int64)
+    if found.min(initial=0) < -FORBIDDEN:
+        raise UnreadableProblem(f"{where} has a cost below {-FORBIDDEN}")
+    return np.minimum(found, FORBIDDEN)
+
+
+def _usages(numbers: Any, where: str) -> np.ndarray:
+    """Integers whose sums over all nodes are within 64 bits."""
+    found = _array(numbers, where, "usages")
+    if found.dtype.kind != "i":
+        if odd := [n for n in numbers if not _is_whole(n)]:
+            raise UnreadableProblem(f"{where} has the usage {odd[0]!r}, expected an integer")
+        found = np.array([max(min(int(n), LARGEST_USAGE), -1) for n in numbers], np.int64)
+    if found.min(initial=0) < 0 or found.max(initial=0) >= LARGEST_USAGE:
+        raise UnreadableProblem(f"{where} has a usage that is not from 0 to {LARGEST_USAGE - 1}")
+    return found
+
+
+def _array(numbers: Any, where: str, what: str) -> np.ndarray:
+    """Of a flat list of numbers: int64, or what is still to be looked at."""
     try:
-        return np.minimum(np.array(numbers, np.int64), FORBIDDEN)
-    except OverflowError:
-        return np.array([min(number, FORBIDDEN) for number in numbers], np.int64)
+        found = np.array(numbers) if isinstance(numbers, list) else None
+    except (ValueError, OverflowError):  # lists of lists
+        found = None
+    if found is None or found.ndim != 1 or (len(found) and found.dtype.kind not in "iufO"):
+        raise UnreadableProblem(f"{where} has {what} that are no list of numbers: {numbers!r:.60}")
+    return found if found.dtype.kind == "i" else found.astype(object)
+
+
+def _pairs(rows: list[Any], what: str, expected: str) -> np.ndarray:
+    """int64 [rows, 2]"""
+    for at, row in enumerate(rows):
+        if not (isinstance(row, list) and len(row) == 2 and all(map(_is_time, row))):
+            raise UnreadableProblem(f"{what} {at} is {row!r:.60}, expected {expected}")
+    return np.array(rows, np.int64).reshape(-1, 2)
+
+
+def _is_whole(number: Any) -> bool:
+    """An integer, also one that is written as 3.0."""
+    if isinstance(number, bool):
+        return False
+    return isinstance(number, int) or (isinstance(number, float) and number.is_integer())
+
+
+def _is_time(number: Any) -> bool:
+    return isinstance(number, int) and not isinstance(number, bool) and abs(number) < 2**62

@@ -14,13 +14,19 @@ from torch_pjrt_spmd.autoshard.solver.contraction import (
     with_strategies,
 )
 from torch_pjrt_spmd.autoshard.solver.core import NEVER, Core, core_of
+from torch_pjrt_spmd.autoshard.solver.dominated import instead
 from torch_pjrt_spmd.autoshard.solver.episodes import Episodes
 from torch_pjrt_spmd.autoshard.solver.exact import closest, is_small, try_all
-from torch_pjrt_spmd.autoshard.solver.incumbent import Incumbent, Watcher
+from torch_pjrt_spmd.autoshard.solver.incumbent import Clock, Incumbent, Watcher
+from torch_pjrt_spmd.autoshard.solver.plain import PlainStart
 from torch_pjrt_spmd.autoshard.solver.problem import Infeasible, Problem, Solution
 from torch_pjrt_spmd.autoshard.solver.relaxation import Relaxation
 
 WORTHWHILE = 0.1  # share of strategies that are useless for which to start over without them
+WORTH_DROPPING = 0.005  # share of those that are dominated, likewise
+ROUNDS = 4  # of looking for dominated strategies, at most
+LOOK_S = 0.25  # between two looks at whether it is over
+LATE_S = 1.0  # for a first choice, where there is none when the time is up
 
 
 def solve(
@@ -31,51 +37,138 @@ def solve(
     gap: float = 0.0,
     seed: int = 0,
     watcher: Watcher | None = None,
+    stop: threading.Event | None = None,
 ) -> Solution:
     """The cheapest choice found within the time, which is wall clock; sooner if it is proven to be the best.
 
     `gap`: good enough, and the end, is a cost of which the bound falls short by at most this share.
     `workers` threads search at once. `watcher(seconds, cost, lower_bound)` is called, from any of them, at
-    each improvement. Raises `Infeasible` where no choice within the limit is found.
+    each improvement. Once `stop` is set, what is known is returned as soon as can be. Raises `Infeasible`
+    where no choice within the limit is found. What fails after one was found is not raised.
     """
-    began = time.monotonic()
+    clock = Clock.of(seconds, stop, watcher, gap)
     contraction = Contraction(problem)
-    core = core_of(problem, contraction)
-    _check_least(problem, core)
-    incumbent = Incumbent(core, began, began + seconds, watcher, gap)
-    if is_small(core):
-        tried = try_all(core, 0.1 * seconds)
+    work = _Work(problem, contraction, core_of(problem, contraction), clock)
+    _check_least(problem, work.core)
+    failure: Exception | None = None
+    try:
+        work.drop_dominated()
+        work.search(workers, seed)
+    except Exception as error:  # memory that is full, say; what is known already is an answer
+        failure = error
+    if work.best() is None and not work.incumbent.is_impossible:
+        work.last_resort()
+    found = work.best()
+    if found is None:
+        if failure is not None:
+            raise failure
+        raise _none_found(problem, work.incumbent, proven=work.incumbent.is_impossible)
+    cost, choice = found
+    known = work.incumbent.bound
+    bound = min(cost, known if known is not None else -(2**62))
+    return Solution(choice, cost, bound, bound == cost, time.monotonic() - clock.began)
+
+
+class _Work:
+    """A problem while it is made smaller and searched; what was found is never lost on the way.
+
+    kept   the best choice of nodes before what is going on now, and its cost.
+    """
+
+    def __init__(
+        self, problem: Problem, contraction: Contraction, core: Core, clock: Clock
+    ) -> None:
+        self.problem, self.contraction, self.core, self.clock = problem, contraction, core, clock
+        self.incumbent = Incumbent(core, clock)
+        self.kept: tuple[int, np.ndarray] | None = None
+        self._is_changing = (
+            False  # the contraction and the incumbent are not about the same variables
+        )
+        self._took = time.monotonic() - clock.began  # what a contraction takes, at most
+
+    def drop_dominated(self) -> None:
+        """Go on without dominated strategies, while there are some worth the time."""
+        for _ in range(ROUNDS):
+            if self.clock.left() < 5 * self._took:
+                return
+            places = instead(self.core, time.monotonic() + 0.05 * self.clock.left())
+            gone = places != np.arange(len(places))
+            if gone.mean() < WORTH_DROPPING if len(gone) else True:
+                return
+            self._without(gone, places)
+
+    def search(self, workers: int, seed: int) -> None:
+        """Until the time is up, or the best is proven."""
+        if is_small(self.core) and not self.clock.is_over:
+            self._try_all()
+        prices: np.ndarray | None = None
+        while not self.incumbent.is_over and not self.incumbent.is_impossible:
+            relaxation = Relaxation(arrays_of(self.core), prices)
+            useless = _run(relaxation, self.incumbent, workers, seed)
+            if (
+                useless is None
+                or self.incumbent.choice is None
+                or self.clock.left() < 3 * self._took
+            ):
+                return
+            times = self.core.checkpoints
+            self._without(useless, np.arange(len(useless)))
+            prices = _moved(relaxation.prices, times, self.core.checkpoints)
+
+    def last_resort(self) -> None:
+        """A choice in plain Python, though the time is up: rather late than none."""
+        until = time.monotonic() + LATE_S
+        choice = PlainStart(self.core).choices(lambda: time.monotonic() > until)
+        if choice is not None:
+            self.incumbent.offer(choice)
+
+    def best(self) -> tuple[int, np.ndarray] | None:
+        """The cheapest choice of nodes (int64), and its cost; checked by the problem itself."""
+        if self.incumbent.choice is not None and not self._is_changing:
+            nodes = with_strategies(self.contraction, self.incumbent.choice.tolist())
+            limit = self.problem.usage_limit
+            fits = limit is None or self.problem.peak(nodes) <= limit
+            if fits and self.problem.is_allowed(nodes):
+                cost = self.problem.cost(nodes)
+                if self.kept is None or cost < self.kept[0]:
+                    self.kept = cost, nodes
+        return self.kept
+
+    def _try_all(self) -> None:
+        incumbent = self.incumbent
+        tried = try_all(self.core, 0.1 * incumbent.clock.seconds)
         if tried.choice is not None:
             incumbent.offer(tried.choice)
             if tried.is_all:
                 incumbent.bound = incumbent.cost
         elif tried.is_all:
-            nearest = closest(core, 0.2 * seconds)
+            nearest = closest(self.core, 0.2 * incumbent.clock.seconds)
             if nearest is not None:
                 incumbent.offer(nearest)
-            raise _none_found(problem, incumbent, proven=True)
-    prices: np.ndarray | None = None
-    while not incumbent.is_over:
-        arrays = arrays_of(core)
-        relaxation = Relaxation(arrays, prices)
-        useless = _run(relaxation, incumbent, workers, seed)
-        if useless is None or incumbent.choice is None:
-            break
-        nodes = with_strategies(contraction, incumbent.choice.tolist())
+            incumbent.is_impossible = True
+
+    def _without(self, gone: np.ndarray, places: np.ndarray) -> None:
+        """Go on without these strategies (bool [places]); of a choice, `places` are taken instead."""
+        began = time.monotonic()
+        core, contraction = self.core, self.contraction
+        nodes: np.ndarray | None = None
+        self.best()
+        if self.incumbent.choice is not None:
+            chosen = places[core.offsets[:-1] + self.incumbent.choice] - core.offsets[:-1]
+            nodes = with_strategies(contraction, chosen.tolist())
+            gone = gone.copy()
+            gone[core.offsets[:-1] + chosen] = False  # rounding may have called one of them useless
+        self._is_changing = True
         for v, i in enumerate(contraction.left):
-            gone = useless[core.offsets[v] : core.offsets[v + 1]]
-            if gone.any():
-                contraction.forbid(i, gone)
+            of_variable = gone[core.offsets[v] : core.offsets[v + 1]]
+            if of_variable.any():
+                contraction.forbid(i, of_variable)
         contraction.settle()
-        smaller = core_of(problem, contraction)
-        prices = _moved(relaxation.prices, core.checkpoints, smaller.checkpoints)
-        core, incumbent = smaller, incumbent.moved(smaller, variable_strategies(contraction, nodes))
-    if incumbent.choice is None or incumbent.cost is None:
-        raise _none_found(problem, incumbent, proven=incumbent.is_impossible)
-    choice = with_strategies(contraction, incumbent.choice.tolist())
-    cost = incumbent.cost
-    bound = min(cost, incumbent.bound if incumbent.bound is not None else -(2**62))
-    return Solution(choice, cost, bound, bound == cost, time.monotonic() - began)
+        smaller = core_of(self.problem, contraction)
+        choice = None if nodes is None else variable_strategies(contraction, nodes)
+        self.core, self.incumbent = smaller, self.incumbent.moved(smaller, choice)
+        self._is_changing = False
+        self._took = max(self._took, time.monotonic() - began)
 
 
 def _run(
@@ -87,10 +180,11 @@ def _run(
     """
     failures: list[BaseException] = []
     found: list[np.ndarray] = []
+    ended = threading.Semaphore(0)
 
     def guarded(work: int) -> None:
-        episodes = Episodes(relaxation.arrays, relaxation, incumbent, seed + work)
         try:
+            episodes = Episodes(relaxation.arrays, relaxation, incumbent, seed + work)
             if work == 0:
                 found.extend(_relax(relaxation, incumbent, episodes))
             else:
@@ -101,6 +195,8 @@ def _run(
         except BaseException as error:
             failures.append(error)
             incumbent.stopped = True
+        finally:
+            ended.release()
 
     threads = [
         threading.Thread(target=guarded, args=(work,), daemon=True)
@@ -108,12 +204,27 @@ def _run(
     ]
     for thread in threads:
         thread.start()
-    for thread in threads:  # one that is still compiling is left behind
-        thread.join(max(0.0, incumbent.deadline - time.monotonic()))
+    if incumbent.choice is None:
+        _start_plainly(incumbent)
+    running = len(threads)
+    while (
+        running and not incumbent.clock.is_over
+    ):  # one that is still compiling then is left behind
+        if ended.acquire(timeout=min(LOOK_S, max(0.0, incumbent.clock.left()))):
+            running -= 1
     incumbent.stopped = True
-    if failures:
+    if failures and incumbent.choice is None:
         raise failures[0]
     return found[0] if found else None
+
+
+def _start_plainly(incumbent: Incumbent) -> None:
+    """A first choice on this thread, unless the others have one before."""
+    choice = PlainStart(incumbent.core).choices(
+        lambda: incumbent.choice is not None or incumbent.is_over
+    )
+    if choice is not None:
+        incumbent.offer(choice)
 
 
 def _relax(relaxation: Relaxation, incumbent: Incumbent, episodes: Episodes) -> list[np.ndarray]:
@@ -138,7 +249,7 @@ def _relax(relaxation: Relaxation, incumbent: Incumbent, episodes: Episodes) -> 
             if useless.mean() > WORTHWHILE:
                 incumbent.stopped = True
                 return [useless]
-        is_slow = relaxation.waited_for_bound > 200 or relaxed > 0.5 * incumbent.seconds
+        is_slow = relaxation.waited_for_bound > 200 or relaxed > 0.5 * incumbent.clock.seconds
         if incumbent.is_search_compiled and is_slow and searched < relaxed:
             began = time.monotonic()
             episodes.run()

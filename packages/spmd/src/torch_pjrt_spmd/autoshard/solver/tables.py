@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from torch_pjrt_spmd.autoshard.solver.problem import FORBIDDEN
+from torch_pjrt_spmd.autoshard.solver.problem import FORBIDDEN, added
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,9 +63,7 @@ class Tables:
         key = (one, other) if one < other else (other, one)
         found = self._sums.get(key)
         if found is None:
-            found = self._sums[key] = self.number(
-                np.minimum(self.all[one] + self.all[other], FORBIDDEN)
-            )
+            found = self._sums[key] = self.number(added(self.all[one], self.all[other]))
         return found
 
     def kind(self, number: int) -> Kind:
