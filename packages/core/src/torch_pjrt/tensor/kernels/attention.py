@@ -21,7 +21,17 @@ _ONE_OPERATOR = aten._scaled_dot_product_fused_attention_overrideable.default
 
 
 def _has_rule() -> bool:
-    return torch._C._get_overrideable_sdp_enabled() and _ONE_OPERATOR in client().lowerings
+    """Whether the operator has a rule, and `sdpa_kernel` allows another backend than plain operators.
+
+    Flash, memory-efficient and cuDNN's attention are other devices' names for what the rule is here.
+    """
+    allowed = (
+        torch._C._get_overrideable_sdp_enabled()
+        or torch._C._get_flash_sdp_enabled()
+        or torch._C._get_mem_efficient_sdp_enabled()
+        or torch._C._get_cudnn_sdp_enabled()
+    )
+    return allowed and _ONE_OPERATOR in client().lowerings
 
 
 def _is_batched() -> bool:
@@ -70,12 +80,40 @@ def scaled_dot_product_attention(
     enable_gqa: bool = False,
 ) -> torch.Tensor:
     """One operator where its rule takes the call and nobody has forbidden it (`sdpa_kernel`)."""
-    fits = _has_rule() and _fits(query, key, value, attn_mask, is_causal, enable_gqa)
-    if not fits or _is_batched():
-        return aten.scaled_dot_product_attention.default.decompose(
-            query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
-        )
-    return _ONE_OPERATOR(query, key, value, attn_mask, dropout_p, is_causal, scale=scale)[0]
+    if _has_rule() and not _is_batched():
+        given = query, key, value, attn_mask
+        if query.dim() != 4:
+            given = _of_four_dims(*given) or given
+        if _fits(*given, is_causal, enable_gqa):
+            out = _ONE_OPERATOR(*given, dropout_p, is_causal, scale=scale)[0]
+            return out if query.dim() == 4 else out.reshape(*query.shape[:-1], value.shape[-1])
+    return aten.scaled_dot_product_attention.default.decompose(
+        query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+    )
+
+
+def _of_four_dims(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Optional
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, Optional] | None:
+    """The call with one batch dim in the place of several, or of none; None for shapes that broadcast."""
+    batch, dims = query.shape[:-3], query.dim()
+    if dims < 2 or not key.dim() == value.dim() == dims or 0 in query.shape:
+        return None
+    if key.shape[:-3] != batch or value.shape[:-3] != batch:
+        return None
+
+    def four(x: torch.Tensor) -> torch.Tensor:
+        return x.reshape((1,) * (4 - dims) + x.shape) if dims < 4 else x.flatten(0, dims - 4)
+
+    if mask is not None and (mask.dim() > dims or mask.dim() < 2):
+        return None
+    if mask is not None and mask.dim() > 3:
+        if any(n not in (1, w) for n, w in zip(mask.shape[-4::-1], batch[::-1], strict=False)):
+            return None
+        own = mask.shape[-3:]
+        is_one = all(n == 1 for n in mask.shape[:-3])
+        mask = mask.reshape(1, *own) if is_one else mask.expand(*batch, *own).reshape(-1, *own)
+    return four(query), four(key), four(value), mask
 
 
 def _fused_sdp_choice(*args: Any, **kwargs: Any) -> int:
