@@ -16,7 +16,7 @@ from kept_tensors import kept_by_checks
 
 Make = Callable[..., torch.Tensor]
 NAN = float("nan")
-HALF, BYTE = torch.float16, torch.uint8
+HALF, BYTE, INT = torch.float16, torch.uint8, torch.int32
 
 eye = torch.eye(3).tolist()
 linalg = torch.linalg
@@ -92,6 +92,49 @@ CASES: dict[str, tuple[Callable[[Make, Any], Any], Any, Any]] = {
         (-1e6, 1e6),
     ),
     "poisson": (lambda t, v: torch.poisson(t(v)), [0.5, 2.0], [0.5, -2.0]),
+    "poisson of nan": (lambda t, v: torch.poisson(t(v)), [0.5, 2.0], [0.5, NAN]),
+    "normal of nan": (lambda t, v: torch.normal(0.0, t(v)), [1.0, 0.0], [1.0, NAN]),
+    "lu_unpack": (lambda t, v: torch.lu_unpack(t(eye), t(v, dtype=INT)), [1, 2, 3], [1, 5, 3]),
+    "lu_unpack below 1": (
+        lambda t, v: torch.lu_unpack(t(eye), t(v, dtype=INT)),
+        [1, 2, 3],
+        [0, 2, 3],
+    ),
+    "lu_solve": (
+        lambda t, v: linalg.lu_solve(t(eye), t(v, dtype=INT), t([[1.0]] * 3)),
+        [1, 2, 3],
+        [1, 5, 3],
+    ),
+    "lu_solve below 1": (
+        lambda t, v: linalg.lu_solve(t(eye), t(v, dtype=INT), t([[1.0]] * 3)),
+        [1, 2, 3],
+        [0, 2, 3],
+    ),
+    "repeat_interleave to a size": (
+        lambda t, v: torch.repeat_interleave(t([1.0, 2.0]), t(v), output_size=3),
+        [1, 2],
+        [1, 3],
+    ),
+    "repeat_interleave of rows to a size": (
+        lambda t, v: torch.repeat_interleave(t([[1.0, 2.0]] * 2), t(v), dim=0, output_size=3),
+        [1, 2],
+        [1, 1],
+    ),
+    "embedding_bag of offsets that decrease": (
+        lambda t, v: F.embedding_bag(t([0, 1]), t([[1.0, 2.0]] * 3), t(v)),
+        [0, 1, 2],
+        [0, 2, 1],
+    ),
+    "searchsorted of a number": (
+        lambda t, v: torch.searchsorted(t([1, 2, 3]), 2, sorter=t(v)),
+        [0, 1, 2],
+        [0, 1, 7],
+    ),
+    "segment_reduce of offsets that decrease": (
+        lambda t, v: torch.segment_reduce(t([1.0] * 4), "sum", offsets=t(v)),
+        [0, 2, 4],
+        [0, 3, 2],
+    ),
     "segment_reduce of too few": (
         lambda t, v: torch.segment_reduce(t([1.0] * 4), "sum", lengths=t(v)),
         [2, 2],

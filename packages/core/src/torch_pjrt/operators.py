@@ -38,6 +38,7 @@ fault = torch.ops.torch_pjrt.fault.default
 # What is counted, in order: elements, matrices of a batch, or elements of the diagonals.
 FAULTS: dict[str, Callable[[Tensor], Tensor]] = {
     "less than 0": lambda x: x < 0,
+    "not at least 0": lambda x: ~(x >= 0),
     "no chance": lambda x: ~((x >= 0) & (x <= 1)),
     "zero": lambda x: x == 0,
     "zero on the diagonal": lambda x: x.diagonal(dim1=-2, dim2=-1) == 0,

@@ -24,6 +24,7 @@ def _in_matrix(has: Callable[[Array], Array]) -> Callable[[Array], Array]:
 
 FAULTS: dict[str, Callable[[Array], Array]] = {
     "less than 0": lambda x: x < 0,
+    "not at least 0": lambda x: ~(x >= 0),
     "no chance": lambda x: ~((x >= 0) & (x <= 1)),
     "zero": lambda x: x == 0,
     "zero on the diagonal": lambda x: jnp.diagonal(x, axis1=-2, axis2=-1) == 0,

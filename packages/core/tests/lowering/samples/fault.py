@@ -17,6 +17,7 @@ SAMPLES: list[Sample] = [
         sample(operators.fault, x, "less than 0")
         for x in (torch.tensor([0.0, -1.0]), torch.tensor(2.0))
     ),
+    sample(operators.fault, torch.tensor([0.0, NAN]), "not at least 0"),
     *(
         sample(operators.fault, torch.tensor([0.0, 1.0, x]), "no chance")
         for x in (0.5, 1.5, -0.1, NAN)

@@ -194,10 +194,29 @@ def _bags(given: Given) -> Iterator[RangeCheck]:
             f"position 0. However, got {index}"
         )
 
+    def decreasing(_: int) -> Exception:
+        return RuntimeError(_NO_BAG)
+
     if indices.ndim == 1 and is_pjrt(offsets) and len(offsets):
+        if mode != _MAX and len(offsets) > 1 and not _is_known_to_grow(offsets):
+            lengths = offsets[1:] - offsets[:-1]
+            yield RangeCheck(lengths, 0, torch.iinfo(offsets.dtype).max, decreasing)
         yield RangeCheck(offsets[:1], 0, 1, late_start)
         yield RangeCheck(offsets[-1:], 0, indices.shape[0] + 1, no_start)
     yield RangeCheck(indices, 0, n, no_row)
+
+
+_NO_BAG = (
+    "Expected i < index_size to be true, but got false.  (Could this error message be improved?  "
+    "If so, please report an enhancement request to PyTorch.)"
+)
+
+
+def _is_known_to_grow(offsets: torch.Tensor) -> bool:
+    if not isinstance(buffer_of(offsets).value, Uploaded) or is_data_dependent(buffer_of(offsets)):
+        return False
+    host = host_view(offsets)
+    return bool((host[1:] >= host[:-1]).all())
 
 
 def _unpooled(n_dims: int) -> Callable[[Given], Iterator[RangeCheck]]:
@@ -261,6 +280,7 @@ CHECKS: dict[Any, Callable[[Given], Iterator[RangeCheck]]] = {
     aten.scatter.value_reduce: _scattered,
     aten.scatter_add.default: _scattered,
     aten.scatter_reduce.two: _scattered,
+    aten.searchsorted.Scalar: _sorted,
     aten.searchsorted.Tensor: _sorted,
     aten.take.default: _flat,
 }

@@ -89,8 +89,17 @@ def _is_known_not_to_be_zero(x: torch.Tensor) -> bool:
     return True
 
 
+_NO_SEGMENT = (
+    "Expected segment_length >= 0 to be true, but got false.  (Could this error message be improved?  "
+    "If so, please report an enhancement request to PyTorch.)"
+)
+
+
 def _lengths(given: Given) -> Iterator[Fault | RangeCheck]:
-    lengths, data = given.get("lengths"), given["data"]
+    lengths, offsets, data = given.get("lengths"), given.get("offsets"), given["data"]
+    if offsets is not None:
+        sizes, most = offsets.diff(), torch.iinfo(offsets.dtype).max
+        yield RangeCheck(sizes, 0, most, lambda _: RuntimeError(_NO_SEGMENT))
     if lengths is None or given.get("unsafe", False):
         return
     size = data.shape[lengths.ndim - 1]
@@ -184,6 +193,37 @@ def _zero_points(given: Given) -> Iterator[RangeCheck]:
         yield RangeCheck(zero_point, low, high + 1, lambda _: RuntimeError(text))
 
 
+def _pivots_to_unpack(given: Given) -> Iterator[RangeCheck]:
+    text = (
+        "pivots passed to lu_unpack must be between 1 and LU.size(-2) inclusive."
+        "Did you properly pass the result of lu_factor?"
+    )
+    if given.get("unpack_pivots", True):
+        rows = given["LU_data"].shape[-2]
+        yield RangeCheck(given["LU_pivots"], 1, rows + 1, lambda _: RuntimeError(text))
+
+
+def _pivots(given: Given) -> Iterator[RangeCheck]:
+    def refusal(pivot: int) -> Exception:
+        limit = "greater or equal to 1" if pivot < 1 else "smaller or equal to LU.size(-2)"
+        return RuntimeError(
+            f"Pivots given to lu_solve must all be {limit}. "
+            "Did you properly pass the result of lu_factor?"
+        )
+
+    yield RangeCheck(given["pivots"], 1, given["LU"].shape[-2] + 1, refusal)
+
+
+def _repeated(given: Given) -> Iterator[Fault | RangeCheck]:
+    """As often as is said; where nothing is said, the kernel reads it."""
+    repeats, size = given["repeats"], given.get("output_size")
+    if size is None:
+        return
+    text = "allocated size does not match required size"
+    yield Fault(repeats, "less than 0", lambda _: RuntimeError("repeats can not be negative"))
+    yield RangeCheck(repeats.sum(), size, size + 1, lambda _: RuntimeError(text))
+
+
 def _range(text: str) -> Row:
     """Of a histogram that takes its range from the elements."""
 
@@ -239,7 +279,7 @@ def _extreme(fold: Any) -> Row:
 
 
 _bernoulli_by_self = _each(("self", "no chance", _NO_CHANCE))
-_deviations = _each(("std", "less than 0", "normal expects all elements of std >= 0.0"))
+_deviations = _each(("std", "not at least 0", "normal expects all elements of std >= 0.0"))
 _eig = _spectrum(
     "torch.linalg.eig",
     "not finite in a matrix",
@@ -278,17 +318,20 @@ FAULTS: dict[Any, Row] = {
     aten.histogram.bin_ct: _range_of_dims,
     aten.linalg_eig.default: _eig,
     aten.linalg_lstsq.default: _equations,
+    aten.linalg_lu_solve.default: _pivots,
     aten.linalg_pinv.atol_rtol_tensor: _inverted,
+    aten.lu_unpack.default: _pivots_to_unpack,
     aten.masked_scatter.default: _marked,
     aten.max.default: _extreme(torch.max),
     aten.min.default: _extreme(torch.min),
     aten.normal.Tensor_Tensor: _deviations,
     aten.normal.float_Tensor: _deviations,
     aten.poisson.default: _each(
-        ("self", "less than 0", "invalid Poisson rate, expected rate to be non-negative")
+        ("self", "not at least 0", "invalid Poisson rate, expected rate to be non-negative")
     ),
     aten.remainder.Scalar_Tensor: _divisor,
     aten.remainder.Tensor: _divisor,
+    aten.repeat_interleave.Tensor: _repeated,
     aten.segment_reduce.default: _lengths,
 }
 
