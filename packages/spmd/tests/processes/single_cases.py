@@ -33,6 +33,18 @@ def one_by_one(cases: Cases, world: World) -> None:
         dist.all_to_all(parts, list(given.split(ins)), g)
         return parts
 
+    def uneven_gather(device: str) -> Any:
+        """What gloo refuses and NCCL takes."""
+        outs = [torch.zeros(k + 1, 2).to(device) for k in range(n)]
+        dist.all_gather(outs, data((r + 1, 2), torch.float32, r).to(device), g)
+        return outs
+
+    def uneven_scatter(device: str) -> Any:
+        out = torch.zeros(r + 1, 2).to(device)
+        given = [data((k + 1, 2), torch.float32, r, k).to(device) for k in range(n)]
+        dist.reduce_scatter(out, given, group=g)
+        return out
+
     def even_splits(device: str) -> Any:
         given = data((2 * n,), torch.int64, r).to(device)
         out = torch.zeros_like(given)
@@ -240,6 +252,10 @@ def one_by_one(cases: Cases, world: World) -> None:
         coalesced_scatters, barriers, objects, sent_objects,
     ):  # fmt: skip
         cases.same(run.__name__, run)
+    alls = [data((k + 1, 2), torch.float32, k) for k in range(n)]
+    cases.gives("uneven_gather", uneven_gather, alls)
+    mine = [data((r + 1, 2), torch.float32, k, r) for k in range(n)]
+    cases.gives("uneven_scatter", uneven_scatter, torch.stack(mine).sum(0))
 
 
 def subgroups(cases: Cases) -> None:

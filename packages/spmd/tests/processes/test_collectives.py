@@ -28,6 +28,20 @@ def test_splits_views_handles_objects_and_subgroups_are_as_with_gloo():
     assert report["gloo"] >= 35
 
 
+def test_tensors_that_do_not_go_together_are_refused_at_the_call_and_nothing_is_sent():
+    variables = {"TORCH_PJRT_PEER_TIMEOUT": "10"}
+    for rank, ended in enumerate(run("refused_calls.py", 2, variables=variables)):
+        assert ended.status == 0, ended.err
+        *cases, after = [json.loads(line) for line in ended.out.splitlines() if line[0] == "{"]
+        assert len(cases) == (22 if rank == 0 else 18)
+        for case in cases:
+            assert case["said"].startswith(("CollectiveError: ", "ValueError: ", "TypeError: ")), (
+                case
+            )
+            assert case["seconds"] < 2, case
+        assert after["said"] == "[2.0, 2.0]"
+
+
 @pytest.mark.slow("file")
 def test_every_collective_dtype_and_reduction_is_as_with_gloo():
     report = _report(2)

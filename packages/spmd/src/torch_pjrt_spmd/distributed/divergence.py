@@ -17,6 +17,7 @@ from torch_pjrt_spmd.distributed.group import group_of_ranks
 
 Watched = torch.nn.Module | torch.Tensor | Mapping[str, torch.Tensor] | Iterable[torch.Tensor]
 
+_ABSENT = "no such tensor"
 # Words of a hash are multiplied by odd numbers that differ from place to place.
 _STRIDE, _SECOND_STRIDE = 2, 0x9E3779B2
 
@@ -77,7 +78,7 @@ def check_divergence(of: Watched, *, group: Any = None, when: str = "") -> None:
     )
     said = [text.split("\n") for text in found.peers.exchange(mine)]
     for i in range(max(map(len, said))):
-        here = [lines[i] if i < len(lines) else "no such tensor" for lines in said]
+        here = [lines[i] if i < len(lines) else _ABSENT for lines in said]
         if len(set(here)) > 1:
             raise _diverged(found.peers.ranks, here, named, i, when)
 
@@ -89,7 +90,7 @@ def _diverged(
     if 2 * n <= len(here):
         usual = here[0]
     apart = [rank for rank, text in zip(ranks, here, strict=True) if text != usual]
-    name = next(text.split(" ")[1] for text in here if " " in text)
+    name = next(text.split(" ")[1] for text in here if text != _ABSENT)
     lines = [f"rank {rank}: {text}" for rank, text in zip(ranks, here, strict=True)]
     names = " and ".join(map(str, apart))
     return Diverged(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from torch_pjrt.errors import LaunchRefused
+from torch_pjrt.errors import LaunchRefused, TorchPjrtError
 
 
 class PeerError(LaunchRefused):
@@ -28,3 +28,7 @@ class PeerError(LaunchRefused):
 
 class PeersDiffer(LaunchRefused):
     """The processes of a run are about to do different things, which cannot be done together."""
+
+
+class CollectiveError(TorchPjrtError, ValueError):
+    """A collective is called with tensors that do not go together; nothing has been sent."""

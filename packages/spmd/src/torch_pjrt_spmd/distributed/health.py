@@ -45,6 +45,8 @@ _POST_SECONDS = 1.0
 _LOOK_SECONDS = 0.3
 # How long who keeps the store stays at its end, so that the others learn of it.
 _FAREWELL_SECONDS = 3.0
+# A variable: who keeps the run's store, as a launcher other than torchrun tells its processes.
+KEEPER = "PJRT_STORE_KEEPER"
 # Steps of which the median is told.
 _STEPS = 20
 
@@ -314,7 +316,7 @@ def keeper(store: Any) -> str:
     if not isinstance(underlying(store), TCPStore):
         return "the store"
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
-        return "torchrun's agent on the first host"
+        return os.environ.get(KEEPER, "torchrun's agent on the first host")
     return "rank 0"
 
 

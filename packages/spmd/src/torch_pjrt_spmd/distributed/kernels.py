@@ -22,6 +22,14 @@ from torch_pjrt_spmd.distributed.errors import PeerError
 from torch_pjrt_spmd.distributed.factors import factor_of_callers
 from torch_pjrt_spmd.distributed.group import Group, fill, group_of
 from torch_pjrt_spmd.distributed.reductions import Kind
+from torch_pjrt_spmd.distributed.tensor_checks import (
+    check_dtypes,
+    check_list,
+    check_number,
+    check_parts,
+    check_shape,
+    check_splits,
+)
 from torch_pjrt_spmd.distributed.work import done, pending
 
 Tensors = Sequence[torch.Tensor]
@@ -79,8 +87,22 @@ def _reduce_scatter(
 ) -> Any:
     group = group_of(pg)
     for output, given in zip(outputs, inputs, strict=True):
-        _scatter_reduced(group, [output], [torch.stack(list(given))], op)
+        check_list("reduce_scatter", given, output, group.rank, group.size)
+        if len({x.shape for x in given}) == 1:
+            _scatter_reduced(group, [output], [torch.stack(list(given))], op)
+            continue
+        most = max(map(torch.numel, given))
+        part = _flat(output, most)
+        _scatter_reduced(group, [part], [torch.stack([_flat(x, most) for x in given])], op)
+        output.copy_(part[: output.numel()].view(output.shape))
     return list(outputs), done(outputs)
+
+
+def _flat(x: torch.Tensor, n: int) -> torch.Tensor:
+    """Its elements, and zeros behind them: n together."""
+    flat = x.new_zeros(n)
+    flat[: x.numel()] = x.reshape(-1)
+    return flat
 
 
 def _reduce_scatter_base(
@@ -102,6 +124,7 @@ def _reduce_scatter_tensor_coalesced(
 
 
 def _scatter_reduced(group: Group, outputs: Tensors, inputs: Tensors, op: Any) -> None:
+    check_parts("reduce_scatter_tensor", inputs, outputs, group.size)
     kind, factor = _reduction(op)
     shapes = tuple([tuple(x.shape) for x in outputs])
     group.run(collectives.reduce_scatter, (kind.name, factor, shapes), inputs, outputs)
@@ -111,15 +134,36 @@ def _scatter_reduced(group: Group, outputs: Tensors, inputs: Tensors, op: Any) -
 
 
 def _allgather(outputs: Sequence[Tensors], inputs: Tensors, pg: Any, *rest: Any) -> Any:
-    _gather_lists(group_of(pg), outputs, inputs)
+    group = group_of(pg)
+    for some, one in zip(outputs, inputs, strict=True):
+        check_list("all_gather", some, one, group.rank, group.size)
+    if all(x.shape == one.shape for some, one in zip(outputs, inputs, strict=True) for x in some):
+        _gather_lists(group, outputs, inputs)
+    else:
+        for some, one in zip(outputs, inputs, strict=True):
+            _gather_uneven(group, some, one)
     return [list(some) for some in outputs], done([x for some in outputs for x in some])
 
 
 def _allgather_coalesced(outputs: Sequence[Tensors], inputs: Tensors, pg: Any, *rest: Any) -> Any:
     """`outputs` has a list for each rank, other than those of `_allgather`, which has one for each input."""
+    group = group_of(pg)
+    check_number("all_gather_coalesced", "lists", outputs, group.size)
     of_inputs = [list(some) for some in zip(*outputs, strict=True)]
-    _gather_lists(group_of(pg), of_inputs, inputs)
+    for some, one in zip(of_inputs, inputs, strict=True):
+        for output in some:
+            check_list("all_gather_coalesced", [output], one, 0, 1)
+    _gather_lists(group, of_inputs, inputs)
     return done([x for some in outputs for x in some])
+
+
+def _gather_uneven(group: Group, outputs: Tensors, one: torch.Tensor) -> None:
+    """Of each rank as much as its output has, which each rank knows: all send as much as the most."""
+    most = max(map(torch.numel, outputs))
+    parts = [one.new_zeros(most) for _ in outputs]
+    _gather_lists(group, [parts], [_flat(one, most)])
+    for output, part in zip(outputs, parts, strict=True):
+        output.copy_(part[: output.numel()].view(output.shape))
 
 
 def _gather_lists(
@@ -145,6 +189,7 @@ def _allgather_into_tensor_coalesced(outputs: Tensors, inputs: Tensors, pg: Any,
 
 
 def _gather_bases(group: Group, outputs: Tensors, inputs: Tensors) -> None:
+    check_parts("all_gather_into_tensor", outputs, inputs, group.size)
     shapes = tuple([tuple(x.shape) for x in outputs])
     group.run(collectives.all_gather_into_tensor, (shapes,), inputs, outputs)
 
@@ -156,7 +201,13 @@ def _gather(
     root: int,
     *rest: Any,
 ) -> Any:
-    _gather_lists(group_of(pg), outputs, inputs, root)
+    group = group_of(pg)
+    if group.rank == root:
+        for some, one in zip(outputs, inputs, strict=True):
+            check_number("gather", "lists", some, group.size)
+            for output in some:
+                check_list("gather", [output], one, 0, 1)
+    _gather_lists(group, outputs, inputs, root)
     return done([x for some in outputs for x in some])
 
 
@@ -176,6 +227,10 @@ def _scatter(
 ) -> Any:
     group = group_of(pg)
     for i, output in enumerate(outputs):
+        if group.rank == root:
+            check_number("scatter", "lists", inputs[i], group.size)
+            for x in inputs[i]:
+                check_list("scatter", [x], output, 0, 1)
         given = torch.stack(list(inputs[i])) if group.rank == root else _zeros(group.size, output)
         group.run(collectives.scatter, (root,), [given], [output])
     return list(outputs), done(outputs)
@@ -197,17 +252,24 @@ def _alltoall_base(
     *rest: Any,
 ) -> Any:
     group = group_of(pg)
+    check_dtypes("all_to_all_single", (output, given))
+    check_splits("all_to_all_single", "output", output, output_splits, group.size)
+    check_splits("all_to_all_single", "input", given, input_splits, group.size)
     if output_splits or input_splits:
         even = len({*output_splits, *input_splits}) == 1
         if not _on_all(group, even):
             _all_to_all_on_host(group, output, given, output_splits, input_splits)
             return done([output])
+    check_shape("all_to_all_single", "The output", output, given.shape)
     group.run(collectives.all_to_all_single, (tuple(output.shape),), [given], [output])
     return done([output])
 
 
 def _alltoall(outputs: Tensors, inputs: Tensors, pg: Any, *rest: Any) -> Any:
     group = group_of(pg)
+    check_number("all_to_all", "outputs", outputs, group.size)
+    check_number("all_to_all", "inputs", inputs, group.size)
+    check_dtypes("all_to_all", (*outputs, *inputs))
     if _on_all(group, len({x.shape for x in (*outputs, *inputs)}) == 1):
         group.run(collectives.all_to_all, (), [torch.stack(list(inputs))], outputs)
     else:

@@ -87,7 +87,10 @@ def _explained(peers: Peers, program: Program) -> TorchPjrtError:
             for lines in all_said
         ]
         if len({text for text, _, _ in here}) > 1:
-            seen = [f"{op}{f' at {line}' if line else ''}" for _, op, line in here]
+            alike = len({op for _, op, _ in here}) == 1  # then something else in the text differs
+            seen = [
+                f"{text if alike else op}{f' at {line}' if line else ''}" for text, op, line in here
+            ]
             return _differ(
                 peers,
                 f"operator {i - 3} of their programs is the first that differs",

@@ -34,25 +34,33 @@ class _Pending(dist.Work):
         self._finish: Callable[[], int] | None = finish
         self._future: torch.futures.Future[Any] = torch.futures.Future()
         self._peer = -1
+        self._error: Exception | None = None
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Have the results be there for what is recorded from now on."""
+        """Have the results be there for what is recorded from now on; raises each time, if it has failed."""
         if self._finish is not None:
             finish, self._finish = self._finish, None
-            self._peer = finish()
-            self._future.set_result(self._results)
+            try:
+                self._peer = finish()
+            except Exception as error:
+                self._error = error
+                self._future.set_exception(error)
+            else:
+                self._future.set_result(self._results)
             self._results = []
             _alive.discard(self)
+        if self._error is not None:
+            raise self._error
         return True
 
     def is_completed(self) -> bool:
         return self._finish is None
 
     def is_success(self) -> bool:
-        return self._finish is None
+        return self._finish is None and self._error is None
 
     def exception(self) -> Any:
-        return None
+        return self._error
 
     def result(self) -> list[torch.Tensor]:
         self.wait()

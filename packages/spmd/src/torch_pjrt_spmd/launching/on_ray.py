@@ -165,6 +165,7 @@ def _variables(rank: int, hosts: Sequence[tuple[str, str]], port: int) -> dict[s
         "MASTER_ADDR": hosts[0][1],
         "MASTER_PORT": str(port),
         "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "PJRT_STORE_KEEPER": "rank 0",  # its actor serves it
     }
 
 
