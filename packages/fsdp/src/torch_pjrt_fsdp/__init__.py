@@ -34,18 +34,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from torch_pjrt_fsdp.annotated.module import FSDPModule
     from torch_pjrt_fsdp.annotated.offloading import HostOffload
     from torch_pjrt_fsdp.annotated.policies import (
         lambda_auto_wrap_policy,
         size_based_auto_wrap_policy,
         transformer_auto_wrap_policy,
     )
-    from torch_pjrt_fsdp.annotated.sharding import (
-        FSDPModule,
-        fully_shard,
-        register_fsdp_forward_method,
-        summon_full_params,
-    )
+    from torch_pjrt_fsdp.annotated.sharding import fully_shard, register_fsdp_forward_method
+    from torch_pjrt_fsdp.annotated.summoning import summon_full_params
     from torch_pjrt_fsdp.annotated.wrapper import FullyShardedDataParallel
     from torch_pjrt_fsdp.checkpoint.exporting import export_safetensors
     from torch_pjrt_fsdp.checkpoint.loading import load_checkpoint
@@ -97,7 +94,9 @@ __all__ = [
 _WHERE: dict[str, str] = {
     "annotated.offloading": "HostOffload",
     "annotated.policies": "lambda_auto_wrap_policy size_based_auto_wrap_policy transformer_auto_wrap_policy",
-    "annotated.sharding": "FSDPModule fully_shard register_fsdp_forward_method summon_full_params",
+    "annotated.module": "FSDPModule",
+    "annotated.sharding": "fully_shard register_fsdp_forward_method",
+    "annotated.summoning": "summon_full_params",
     "annotated.wrapper": "FullyShardedDataParallel",
     "data.budget": "Budget",
     "data.errors": "DataError WorkerDied",

@@ -22,6 +22,7 @@ from typing import Any
 import torch
 
 from torch_pjrt.extend import ArrivingParts, Buffer, PartsHere, after_import, buffer_of, is_pjrt
+from torch_pjrt_spmd.full_state_dicts import STATE_DICT, bring_parts
 
 Index = tuple[slice, ...]
 _PLANNER = "torch.distributed.checkpoint.default_planner"
@@ -77,6 +78,7 @@ def install() -> None:
     ):
         setattr(torch.Tensor, name, _OfDeviceTensors(function))
     after_import(_PLANNER, _listen_to_planner)
+    after_import(STATE_DICT, bring_parts)
 
 
 def offsets_of(index: Index) -> torch.Size:

@@ -20,7 +20,14 @@ from torch_pjrt_fsdp.annotated import here
 from torch_pjrt_fsdp.annotated.axes import Axes
 from torch_pjrt_fsdp.annotated.gathering import Lying, Resharding, gathered, in_backward
 from torch_pjrt_fsdp.annotated.precision import Precision
-from torch_pjrt_spmd import Mesh, distribute_tensor, mark_sharding, marks, redistribute
+from torch_pjrt_spmd import (
+    Mesh,
+    ShardingError,
+    distribute_tensor,
+    mark_sharding,
+    marks,
+    redistribute,
+)
 
 # Where a module's block is found.
 ATTRIBUTE = "_torch_pjrt_fsdp_block"
@@ -67,16 +74,12 @@ class Block:
         """Whether its mesh is of the chips that programs are for now, and not of a target's."""
         return self.axes.mesh.target in (None, marks.target())
 
-    def place(self, placed: dict[int, nn.Parameter] | None = None) -> None:
-        """Have its parameters lie in parts, where they are on the device or on the CPU.
-
-        placed  by the identity of a parameter of the CPU the one that stands for it: tied ones stay one.
-        """
-        placed = {} if placed is None else placed
+    def place(self, *devices: str) -> None:
+        """Have its parameters lie in parts, where they are on one of these devices."""
         for owned in self.owned:
             p = owned.now()
-            if p is not None and p.device.type != "meta":
-                _place(owned, p, self.axes.mesh, placed)
+            if p is not None and p.device.type in devices:
+                _place(owned, p, self.axes.mesh)
 
     # --- forward
 
@@ -86,6 +89,7 @@ class Block:
             return self._enter_graph(args, kwargs)
         if not self.is_here():
             return args, kwargs
+        self._check_device()
         if self.is_root and self.batch_dim is not None:
             args, kwargs = tree_map_only(torch.Tensor, self._spread, (args, kwargs))
         args, kwargs = self.precision.cast_inputs(args, kwargs, self.is_root)
@@ -110,6 +114,17 @@ class Block:
         if self.is_root and self.batch_dim is not None:
             args, kwargs = tree_map_only(torch.Tensor, self._spread_in_graph, (args, kwargs))
         return self._begins(*self.precision.cast_inputs(args, kwargs, self.is_root))
+
+    def _check_device(self) -> None:
+        for owned in self.owned:
+            p = owned.now()
+            if p is not None and p.device.type != "pjrt" and self.axes.mesh.target is None:
+                raise ShardingError(
+                    "A model in parts is run where its parameters are not.",
+                    saw=f"{owned.full_name} on {p.device}",
+                    expected="on pjrt",
+                    hint='model.to("pjrt"), or model.to_empty(device="pjrt") for one on meta',
+                )
 
     def _begins(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
         if self._is_any_time:
@@ -171,22 +186,24 @@ class Block:
 
     def _spread_in_graph(self, x: torch.Tensor) -> torch.Tensor:
         """A batch that comes into a compiled function: no one knows there how it lies."""
-        spec = self._batch_spec(x)
-        if spec is None or x.device.type not in ("pjrt", "cpu"):
+        if x.device.type not in ("pjrt", "cpu") or not x.dim():
             return x
-        return redistribute(x.to("pjrt"), self.axes.mesh, spec)
+        spec = self._batch_spec(x)
+        x = x.to("pjrt")
+        return x if spec is None else redistribute(x, self.axes.mesh, spec)
 
     def _spread(self, x: torch.Tensor) -> torch.Tensor:
-        """A batch with a part of its rows on each chip, unless it lies somehow already."""
+        """A batch with a part of its rows on each chip, unless it lies somehow already.
+
+        What the chips do not divide, the last batch of an epoch say, comes to the device all the same; a
+        number stays on the CPU, where PyTorch takes it beside what is elsewhere.
+        """
         spec = self._batch_spec(x)
-        if spec is None:
-            return x
-        if x.device.type == "cpu":
-            if self.axes.mesh.target is not None:
-                x = x.to("pjrt")
-            else:
+        if x.device.type == "cpu" and x.dim():
+            if self.axes.mesh.target is None and spec is not None:
                 return distribute_tensor(x, self.axes.mesh, spec)
-        if not is_pjrt(x) or _is_spread(x):
+            x = x.to("pjrt")
+        if spec is None or not is_pjrt(x) or _is_spread(x):
             return x
         return redistribute(x, self.axes.mesh, spec)
 
@@ -196,17 +213,17 @@ def _is_spread(x: torch.Tensor) -> bool:
     return how is not None and any(how.spec)
 
 
-def _place(owned: Owned, p: nn.Parameter, mesh: Mesh, placed: dict[int, nn.Parameter]) -> None:
+def _place(owned: Owned, p: nn.Parameter, mesh: Mesh) -> None:
+    """A parameter of the CPU stays the one that it is, for its optimizer and where it is tied."""
     lying = owned.lying
     spec, kind = ((), None) if lying is None else (lying.spec, lying.memory_kind)
     if mesh.target is None and p.device.type == "cpu":
-        new = placed.get(id(p))
-        if new is None:
-            on_mesh = distribute_tensor(p.detach(), mesh, spec, memory_kind=kind)
-            new = placed[id(p)] = nn.Parameter(on_mesh, requires_grad=p.requires_grad)
-            if p.grad is not None:
-                new.grad = distribute_tensor(p.grad, mesh, spec)
-        owned.module._parameters[owned.name] = p = new
+        grad, p.grad = p.grad, None
+        torch.empty(
+            0, device="pjrt"
+        )  # a first tensor of the device: `data` takes such from then on
+        p.data = distribute_tensor(p.detach(), mesh, spec, memory_kind=kind)
+        p.grad = None if grad is None else distribute_tensor(grad, mesh, spec)
     mark_sharding(p, mesh, spec, memory_kind=kind)
     if lying is not None and lying.offload.any:
         lying.offload.mark(p, mesh, spec)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import nn
 
 from torch_pjrt.errors import SettingError, UnsupportedError
@@ -27,78 +24,19 @@ from torch_pjrt_fsdp.annotated.blocks import (
 )
 from torch_pjrt_fsdp.annotated.gathering import Lying
 from torch_pjrt_fsdp.annotated.in_graphs import gather_in_graphs
-from torch_pjrt_fsdp.annotated.offloading import NOTHING, HostOffload, Offloaded, offload_of
+from torch_pjrt_fsdp.annotated.module import class_of
+from torch_pjrt_fsdp.annotated.offloading import HostOffload, Offloaded, offload_of
 from torch_pjrt_fsdp.annotated.policies import blocks_of
 from torch_pjrt_fsdp.annotated.precision import Precision, precision_of
 from torch_pjrt_spmd import ShardingError, mark_sharding, marks
 from torch_pjrt_spmd.distributing import parameters_stay_tied
-from torch_pjrt_spmd.memory_kinds import HOST
 
 if TYPE_CHECKING:
     from torch_pjrt_spmd.any_mesh import AnyMesh
 
 
-class FSDPModule:
-    """What a module that is a block is as well, by a class made of its own: PyTorch's methods of that name.
-
-    One program has all collectives of a step. What these methods say of their order is how early a block's
-    parameters may be gathered; XLA does the rest.
-    """
-
-    def set_reshard_after_forward(self, reshard_after_forward: bool, recurse: bool = True) -> None:
-        """Whether parameters are gathered again for backward, from the next forward on."""
-        module: Any = self
-        for block in blocks_in(module) if recurse else filter(None, [block_of(module)]):
-            block.resharded = reshard_after_forward
-
-    def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> torch.Tensor:
-        """Scale all gradients of the module so that their norm is at most `max_norm`; the norm before.
-
-        As `torch.nn.utils.clip_grad_norm_`, which does the same: gradients are of the whole tensors.
-        """
-        module: Any = self
-        return nn.utils.clip_grad_norm_(module.parameters(), max_norm, norm_type)
-
-    def no_sync(self) -> Any:
-        """A block of code in which gradients are accumulated.
-
-        They are in parts there as elsewhere, so that no chip ever has whole ones: it changes nothing.
-        """
-        return nullcontext()
-
-    def set_requires_gradient_sync(
-        self, requires_gradient_sync: bool, *, recurse: bool = True
-    ) -> None:
-        """Accepted for scripts that accumulate gradients; changes nothing, as `no_sync`."""
-
-    def set_is_last_backward(self, is_last_backward: bool) -> None:
-        """Accepted; changes nothing."""
-
-    def set_modules_to_forward_prefetch(self, modules: list[Any]) -> None:
-        """Let the parameters of the blocks that follow be gathered when this block's forward begins.
-
-        modules   in the order of their forwards: the next block, the one after it, ...
-        """
-        for distance, module in enumerate(modules, 1):
-            _block_to_prefetch(module).forward_prefetch = distance
-
-    def set_modules_to_backward_prefetch(self, modules: list[Any]) -> None:
-        """The same for backward; `modules` in the order of their backwards."""
-        for distance, module in enumerate(modules, 1):
-            _block_to_prefetch(module).backward_prefetch = distance
-
-    def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        """What `to`, `to_empty` and their like do: parameters that it replaces lie as the old ones did."""
-        module: Any = super()._apply(fn, recurse)  # pyright: ignore[reportAttributeAccessIssue]
-        block = block_of(module)
-        if block is not None:
-            with parameters_stay_tied(module):
-                block.place()
-        return module
-
-
 def fully_shard(
-    module: nn.Module,
+    module: nn.Module | Sequence[nn.Module],
     *,
     mesh: AnyMesh | None = None,
     wrap: Any = None,
@@ -118,6 +56,7 @@ def fully_shard(
 
     module     on the device, on the CPU (each chip gets its part alone) or on `meta` (then
                `module.to_empty(device="pjrt")` and the model's own initialization, each chip for its part).
+               Parameters stay the objects that they are. Or a list of modules: each of them is a block.
     mesh       a `Mesh`, `mesh["fsdp"]`, or PyTorch's `DeviceMesh`. Of one with two axes the second one
                spreads parameters and the first has copies (hybrid sharding). None: the mesh in use, else all
                chips.
@@ -147,6 +86,13 @@ def fully_shard(
     `SettingError` for what is no policy, `UnsupportedError` for offloading where chips reach no memory of the
     host's, and on one chip.
     """
+    if isinstance(module, (list, tuple)):
+        options: dict[str, Any] = {
+            name: value for name, value in locals().items() if name != "module"
+        }
+        for one in module:
+            fully_shard(one, **options)
+        return module
     if not isinstance(module, nn.Module):
         raise TypeError(f"fully_shard takes a module, saw {type(module).__name__}")
     if block_of(module) is not None:
@@ -189,17 +135,6 @@ def prefetched(asked: Any, name: str) -> int | None:
         saw=repr(asked),
         expected="a bool, a number of blocks, or None: when XLA likes",
     )
-
-
-def _block_to_prefetch(module: Any) -> Block:
-    block = block_of(module) if isinstance(module, nn.Module) else None
-    if block is None:
-        raise ShardingError(
-            "What is gathered ahead is a block's parameters.",
-            saw=f"{type(module).__name__}, which is none",
-            hint="give `fully_shard` the module, or have its `wrap` name it",
-        )
-    return block
 
 
 def _asked_of(
@@ -257,7 +192,6 @@ class _Plan:
         self.axes, self.precision, self.offload = axes, precision, offload
         self.left_out = {id(p) for p in left_out}
         self.placement, self.batch_dim, self.prefetch = placement, batch_dim, prefetch
-        self.placed: dict[int, nn.Parameter] = {}
         self._kept: list[nn.Parameter] = []
 
     def make(self, module: nn.Module, resharded: bool, precision: Precision) -> Block:
@@ -285,10 +219,10 @@ class _Plan:
             forward_prefetch=self.prefetch[0],
             backward_prefetch=self.prefetch[1],
         )
-        block.place(self.placed)
+        block.place("pjrt", "cpu")
         self._place_buffers(module, precision)
         module.__dict__[ATTRIBUTE] = block
-        module.__class__ = _class_of(type(module))
+        module.__class__ = class_of(type(module))
         module.register_forward_pre_hook(Before(block), prepend=True, with_kwargs=True)
         module.register_forward_hook(After(block), always_call=True)
         lying: dict[nn.Module, dict[str, Lying]] = {}
@@ -353,66 +287,6 @@ def _dim_of(placement: Any) -> int:
     raise TypeError(
         f"shard_placement_fn gives torch.distributed.tensor.Shard(dim) or None, saw {placement!r}"
     )
-
-
-@cache
-def _class_of(cls: type) -> type:
-    if issubclass(cls, FSDPModule):
-        return cls
-    return type(f"FSDP{cls.__name__}", (FSDPModule, cls), {"__module__": cls.__module__})
-
-
-@contextmanager
-def summon_full_params(
-    module: nn.Module,
-    recurse: bool = True,
-    writeback: bool = True,
-    rank0_only: bool = False,
-    offload_to_cpu: bool = False,
-    with_grads: bool = False,
-) -> Iterator[None]:
-    """A block of code in which each chip has all of a module's parameters.
-
-    recurse     also those of blocks within it.
-    writeback   what the code writes to parameters stays; else they are as before afterwards.
-    with_grads  gradients, too.
-
-    To read or to write parameters needs no such block: they are whole tensors, wherever their parts lie.
-    Raises `UnsupportedError` for `offload_to_cpu` and `rank0_only`, and in a forward.
-    """
-    if offload_to_cpu or rank0_only:
-        raise UnsupportedError(
-            "Parameters are whole on each chip, not on the CPU or on one.",
-            hint="{name: p.cpu() for name, p in model.named_parameters()}",
-        )
-    blocks = list(blocks_in(module)) if recurse else [b for b in [block_of(module)] if b]
-    if any(block.is_active for block in blocks):
-        raise UnsupportedError("Parameters are summoned outside of forwards.")
-    parameters: dict[int, tuple[torch.Tensor, Lying]] = {
-        id(p): (p, owned.lying)
-        for block in blocks
-        for owned in block.owned
-        if (p := owned.now()) is not None and owned.lying is not None and is_pjrt(p)
-    }
-    before = {key: p.detach().clone() for key, (p, _) in parameters.items() if not writeback}
-    for p, lying in parameters.values():
-        _lay(p, lying, lying.axes.without(lying.spec), NOTHING, with_grads)
-    try:
-        yield
-    finally:
-        with torch.no_grad():
-            for key, (p, lying) in parameters.items():
-                if not writeback:
-                    p.copy_(before[key])
-                _lay(p, lying, lying.spec, lying.offload, with_grads)
-
-
-def _lay(p: torch.Tensor, lying: Lying, spec: Any, offload: HostOffload, with_grads: bool) -> None:
-    kind = HOST if offload.parameters else None
-    mark_sharding(p, lying.axes.mesh, spec, memory_kind=kind)
-    if with_grads and p.grad is not None:
-        kind = HOST if offload.gradients else None
-        mark_sharding(p.grad, lying.axes.mesh, spec, memory_kind=kind)
 
 
 def register_fsdp_forward_method(module: nn.Module, method_name: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -10,8 +10,10 @@ from torch import nn
 
 from torch_pjrt.errors import UnsupportedError
 from torch_pjrt_fsdp.annotated.axes import Names
-from torch_pjrt_fsdp.annotated.blocks import blocks_in
-from torch_pjrt_fsdp.annotated.sharding import fully_shard, reshards, summon_full_params
+from torch_pjrt_fsdp.annotated.blocks import block_of, blocks_in
+from torch_pjrt_fsdp.annotated.sharding import fully_shard, reshards
+from torch_pjrt_fsdp.annotated.state_dicts import StateDicts, of_settings
+from torch_pjrt_fsdp.annotated.summoning import summon_full_params
 
 if TYPE_CHECKING:
     from torch_pjrt_spmd.any_mesh import AnyMesh
@@ -26,7 +28,7 @@ _WITHOUT_MEANING = frozenset(
 )
 
 
-class FullyShardedDataParallel(nn.Module):
+class FullyShardedDataParallel(StateDicts, nn.Module):
     """A model whose parameters, gradients and optimizer state lie in parts over a mesh; its blocks too.
 
     module             as `fully_shard` takes it; blocks within it stay what they are, and get no wrapper.
@@ -111,21 +113,42 @@ class FullyShardedDataParallel(nn.Module):
         module: Any = self.module
         return module[key]
 
-    def named_parameters(
-        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
-    ) -> Iterator[tuple[str, nn.Parameter]]:
-        """The model's, by its own names."""
-        return self.module.named_parameters(prefix, recurse, remove_duplicate)
+    def named_modules(
+        self, memo: set[nn.Module] | None = None, prefix: str = "", remove_duplicate: bool = True
+    ) -> Generator[tuple[str, nn.Module], None, None]:
+        """This one and the model's, by the model's own names: two modules have the first name."""
+        memo = set() if memo is None else memo
+        if self in memo:
+            return
+        if remove_duplicate:
+            memo.add(self)
+        yield prefix, self
+        yield from self.module.named_modules(memo, prefix, remove_duplicate)
 
-    def named_buffers(
-        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
-    ) -> Iterator[tuple[str, torch.Tensor]]:
-        """The model's, by its own names."""
-        return self.module.named_buffers(prefix, recurse, remove_duplicate)
+    def _fqn_modifiers(self) -> dict[str, str]:
+        """Of names in this module the attribute that has what they name: what PyTorch's state dicts ask."""
+        held = self.module
+        names = (*held._modules, *held._parameters, *held._buffers, "_extra_state")
+        return dict.fromkeys(names, "module")
 
-    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+    def state_dict(
+        self, *, destination: Any = None, prefix: str = "", keep_vars: bool = False
+    ) -> Any:
         """The model's: each tensor is a whole one to PyTorch, and lies in parts."""
-        return self.module.state_dict(*args, **kwargs)
+        found = self.module.state_dict(destination=destination, prefix=prefix, keep_vars=keep_vars)
+        return of_settings(self, found, prefix)
+
+    def check_is_root(self) -> bool:
+        """Whether it is no part of another block."""
+        block = block_of(self.module)
+        return block is not None and block.is_root
+
+    def register_comm_hook(self, state: object, hook: Callable[..., Any]) -> None:
+        """Raises `UnsupportedError`: XLA makes the collectives."""
+        raise UnsupportedError(
+            "XLA makes the collectives: there is no call of one to hook.",
+            hint="p.register_post_accumulate_grad_hook(...) sees gradients that are added up",
+        )
 
     def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> torch.Tensor:
         """Scale all gradients so that their norm is at most `max_norm`; the norm before."""

@@ -37,11 +37,11 @@ from torch_pjrt.tensor.storage.transfer import (
     download,
     host_view,
     overwrite,
+    overwrite_on_device,
     spec_on_device,
     upload,
 )
 from torch_pjrt.tensor.storage.uninitialized import filled, fills
-from torch_pjrt.tensor.storage.view import store, value_of
 
 _TOO_LARGE = 1 << 63
 # What holds any number of a Python type.
@@ -164,7 +164,7 @@ def copy_(self: torch.Tensor, src: torch.Tensor, non_blocking: bool = False) -> 
         return self
     refuse_partial_overlap((self,), (src,))
     if self.shape == src.shape and self.dtype == src.dtype:
-        store(self, value_of(src))
+        overwrite_on_device(self, src)
         return self
     return record.call(aten.copy_.default, (self, src), {})
 

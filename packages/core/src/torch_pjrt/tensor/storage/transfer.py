@@ -18,6 +18,7 @@ from torch_pjrt import dtypes
 from torch_pjrt.client import memory, partition
 from torch_pjrt.client.client import client
 from torch_pjrt.client.elsewhere import brought_here, is_elsewhere_too
+from torch_pjrt.client.placing import placed
 from torch_pjrt.client.stack_elements import alone
 from torch_pjrt.client.wait import awaited
 from torch_pjrt.graph.tape import Uploaded, Value
@@ -39,7 +40,7 @@ from torch_pjrt.tensor.storage.parts import (
     parts_here,
     parts_of,
 )
-from torch_pjrt.tensor.storage.view import content, store
+from torch_pjrt.tensor.storage.view import content, store, value_of
 
 # Told of each upload and each read: the value, and what is in it on the host. `replays/traffic.py` listens.
 on_upload: list[Callable[[Value, np.ndarray], None]] = session.own("who is told of uploads", [])
@@ -118,12 +119,30 @@ def _host_copy(source: torch.Tensor, dtype: torch.dtype, copy: bool) -> np.ndarr
 
 def overwrite(tensor: torch.Tensor, source: torch.Tensor) -> None:
     """Write a CPU tensor into one of the device, of the same shape; each chip gets its part."""
-    partitioner, sharding = partition.chosen.partitioner, None
-    if partitioner is not None:
-        sharding = partitioner.of_buffer(buffer_of(tensor))
-        if sharding is not None and not _divides(sharding, tensor):
-            sharding = None
-    store(tensor, upload(source, dtype=tensor.dtype, sharding=sharding))
+    store(tensor, upload(source, dtype=tensor.dtype, sharding=_sharding_for(tensor)))
+
+
+def overwrite_on_device(tensor: torch.Tensor, source: torch.Tensor) -> None:
+    """The same of a tensor of the device, of the same dtype, too: nothing is computed.
+
+    What is there already, on one chip say, goes to where the tensor lies: a chip gets its part alone.
+    """
+    value = value_of(source)
+    array = value.array
+    if array is not None and (sharding := _sharding_for(tensor)) is not None:
+        same_chips = array.sharding.device_set <= sharding.device_set
+        if same_chips and not array.sharding.is_equivalent_to(sharding, array.ndim):
+            value = Value.of_array(value.spec, placed(array, sharding))
+    store(tensor, value)
+
+
+def _sharding_for(tensor: torch.Tensor) -> jax.sharding.Sharding | None:
+    """How an array is to lie that is written over all of a tensor, which may be a view; None: as it likes."""
+    partitioner = partition.chosen.partitioner
+    if partitioner is None:
+        return None
+    sharding = partitioner.of_buffer(buffer_of(tensor))
+    return sharding if sharding is not None and _divides(sharding, tensor) else None
 
 
 def _divides(sharding: jax.sharding.Sharding, tensor: torch.Tensor) -> bool:
