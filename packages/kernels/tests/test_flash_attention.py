@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import torch_pjrt
+from torch_pjrt.errors import UnsupportedError
 from torch_pjrt_kernels import flash_attention
 
 BATCH, HEADS, KEY_HEADS, LENGTH = 2, 4, 2, 40
@@ -105,3 +106,82 @@ def test_shapes_that_do_not_fit_are_refused() -> None:
         flash_attention(q, k, v, bias=torch.zeros(LENGTH, LENGTH))
     with pytest.raises(ValueError, match=r"of one dtype"):
         flash_attention(q, k, v.double())
+
+
+#   what is wrong                arguments                       what is said
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "no bound as -1":          ({"window": (-1, -1)},            r"None for all; saw \(-1, -1\)"),
+    "a negative bound":        ({"window": (None, -1)},          r"None for all"),
+    "one number":              ({"window": 5},                   r"None for all; saw 5"),
+    "three numbers":           ({"window": (1, 2, 3)},           r"None for all"),
+    "a part of a position":    ({"window": (1.5, None)},         r"None for all"),
+    "more than all dropped":   ({"dropout_p": 1.5},              r"between 0 and 1; saw 1.5"),
+    "less than none":          ({"dropout_p": -0.1},             r"between 0 and 1"),
+    "a cap of 0":              ({"soft_cap": 0.0},               r"above 0; saw 0.0"),
+    "half a position":         ({"first_position": 0.5},         r"a whole number"),
+    "slopes that learn":       ({"slopes": torch.ones(HEADS).requires_grad_()}, r"no gradient of slopes"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("device", ["cpu", "pjrt"])
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_does_not_fit_is_refused_in_words(name: str, device: str) -> None:
+    form, said = REFUSED[name]
+    given = {
+        k: v.to(device).detach().requires_grad_(v.requires_grad)
+        if isinstance(v, torch.Tensor)
+        else v
+        for k, v in form.items()
+    }
+    with pytest.raises(ValueError, match=said):
+        flash_attention(*(x.to(device) for x in TRIPLE), **given)
+
+
+@pytest.mark.parametrize("name", ["bias", "sinks", "slopes", "segments", "key", "value"])
+def test_tensors_of_another_device_are_refused_by_name(name: str) -> None:
+    q, k, v = (x.to("pjrt") for x in TRIPLE)
+    given: dict[str, Any] = {"key": k, "value": v}
+    others = {"sinks": torch.zeros(HEADS), "slopes": torch.zeros(HEADS), "segments": SEGMENTS,
+              "bias": torch.zeros(1, 1, 1, LENGTH), "key": TRIPLE[1], "value": TRIPLE[2]}  # fmt: skip
+    given[name] = others[name]
+
+    with pytest.raises(ValueError, match=f"pjrt.* {name}.* on cpu"):
+        flash_attention(q, **given)
+
+
+@pytest.mark.parametrize("device", ["cpu", "pjrt"])
+def test_a_sink_of_minus_infinity_is_none(device: str) -> None:
+    """Also for a query that sees no key."""
+    q, k, v = (x.to(device).requires_grad_() for x in TRIPLE)
+    seen = torch.ones(1, 1, LENGTH, LENGTH, dtype=torch.bool, device=device).tril(-1)
+    sinks = torch.full((HEADS,), -torch.inf, device=device)
+
+    found = flash_attention(q, k, v, bias=seen, sinks=sinks)
+    expected = flash_attention(q, k, v, bias=seen)
+
+    assert bool((found[:, :, 0] == 0).all())
+    torch.testing.assert_close(found, expected)
+    gradients = [torch.autograd.grad(y.square().sum(), (q, k, v)) for y in (found, expected)]
+    for ours, theirs in zip(*gradients, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("device", ["cpu", "pjrt"])
+def test_under_autocast_all_three_are_cast(device: str) -> None:
+    """Queries and keys in float32 after rotary positions, say, and values in bfloat16."""
+    q, k, v = (x.to(device) for x in TRIPLE)
+    with torch.autocast(device, torch.bfloat16):
+        found = flash_attention(q, k, v.bfloat16(), is_causal=True)
+
+    expected = flash_attention(q.bfloat16(), k.bfloat16(), v.bfloat16(), is_causal=True)
+    assert found.dtype == torch.bfloat16
+    torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("device", ["cpu", "pjrt"])
+def test_a_second_derivative_is_refused_in_words(device: str) -> None:
+    q, k, v = (x.to(device).requires_grad_() for x in TRIPLE)
+    (first,) = torch.autograd.grad(flash_attention(q, k, v).sum(), q, create_graph=True)
+
+    with pytest.raises(UnsupportedError, match="`flash_attention` has no derivative"):
+        torch.autograd.grad(first.sum(), q)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
+import jax
 import pytest
 import torch
 
 import torch_pjrt
 from torch_pjrt_kernels import ragged_paged_attention, update_ragged_pages
+from torch_pjrt_kernels.paged import ragged_tpu
 
 HEADS, KEY_HEADS, WIDTH, SIZE, PAGES, MOST = 4, 2, 8, 16, 24, 5
 # A prompt, a part of one that continues, two single tokens, and a sequence without queries.
@@ -171,6 +174,32 @@ def test_shapes_that_do_not_fit_are_refused() -> None:
         ragged_paged_attention(QUERY, keys, values, table, lengths, starts[:-1])
     with pytest.raises(ValueError, match=r"key_scale has shape \[3\]"):
         ragged_paged_attention(QUERY, keys, values, table, lengths, starts, key_scale=torch.ones(3))
+
+
+@pytest.mark.parametrize("key_heads", [*range(1, 18), 24])
+def test_the_kernel_for_tpus_refuses_what_it_cannot_trace(
+    key_heads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What has no objection, JAX's kernel traces; what it does not trace, has one."""
+    torch.zeros((), device="pjrt").item()  # starts the device, which is asked for its chip
+    monkeypatch.setattr(ragged_tpu, "objection_of_the_chip", lambda: None)
+    heads, pages = 2 * key_heads, (8, 16, 2 * key_heads, 128)
+    shapes = ((16, heads, 128), pages)
+    query, kv = (cast("Any", jax.ShapeDtypeStruct(s, "bfloat16")) for s in shapes)
+    rest = [jax.ShapeDtypeStruct(s, "int32") for s in ((2, 4), (2,), (3,))]
+    form: dict[str, Any] = {"window": None, "soft_cap": None, "scale": None}
+
+    against = ragged_tpu.objection(query, kv, has_sinks=False, has_scales=False, width=128)
+
+    def traced() -> None:
+        run = partial(ragged_tpu.ragged_paged_attention, **form)
+        jax.eval_shape(run, query, kv, *rest)
+
+    if against is None:
+        traced()
+    else:
+        with pytest.raises(ValueError, match="tiled"):
+            traced()
 
 
 def test_compiled_ahead_for_a_tpu_it_is_jaxs_kernel() -> None:

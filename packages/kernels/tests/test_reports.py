@@ -12,33 +12,38 @@ import torch_pjrt
 from torch_pjrt_kernels import flash_attention, paged_attention, ragged_paged_attention, rotary
 
 
-def zeros(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    return torch.zeros(shape, dtype=dtype, device="pjrt")
+def zeros(*shape: int) -> Any:
+    return torch.zeros(shape, device="pjrt")
 
 
-def counts(*numbers: int) -> torch.Tensor:
+def counts(*numbers: int) -> Any:
     return torch.tensor(numbers, device="pjrt").int()
+
+
+def attended(shape: tuple[int, ...], **form: Any) -> torch.Tensor:
+    x = zeros(*shape)
+    return flash_attention(x, x, x, **form)
 
 
 LONG, SHORT, PAGES = (1, 4, 1024, 8), (1, 4, 64, 8), (8, 16, 2, 8)
 CALLS: dict[str, tuple[Callable[[], Any], str]] = {
     "flash": (
-        lambda: flash_attention(*[zeros(*LONG)] * 3),
+        lambda: attended(LONG),
         "1 x 4 x 1024 1 x 4 x 1024 flash_attention, in blocks JAX's splash kernel: it is for TPUs",
     ),
     "flash of few": (
-        lambda: flash_attention(*[zeros(*SHORT)] * 3, soft_cap=3.0),
+        lambda: attended(SHORT, soft_cap=3.0),
         "flash_attention, all scores at once",
     ),
     "paged": (
         lambda: paged_attention(
-            zeros(3, 1, 4, 8), *[zeros(*PAGES)] * 2, zeros(3, 2).int(), counts(5, 6, 7)
+            zeros(3, 1, 4, 8), zeros(*PAGES), zeros(*PAGES), zeros(3, 2).int(), counts(5, 6, 7)
         ),
         "3 x 4 x 1 3 x 2 x 32 paged_attention, some pages at a time",
     ),
     "ragged": (
         lambda: ragged_paged_attention(
-            zeros(3, 4, 8), *[zeros(*PAGES)] * 2, zeros(1, 2).int(), counts(5), counts(0, 3)
+            zeros(3, 4, 8), zeros(*PAGES), zeros(*PAGES), zeros(1, 2).int(), counts(5), counts(0, 3)
         ),
         "ragged_paged_attention, in blocks JAX's ragged kernel: keys and values lie in arrays",
     ),

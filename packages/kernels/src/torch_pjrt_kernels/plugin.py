@@ -16,6 +16,7 @@ def torch_pjrt_lowerings(device: Device) -> LoweringTable | None:
     from torch_pjrt.plugin import LoweringTable
     from torch_pjrt_kernels import experts, reporting
     from torch_pjrt_kernels.attention import lowerings as attention  # which import JAX
+    from torch_pjrt_kernels.cross_entropy import of_pytorch
     from torch_pjrt_kernels.flex import operator as flex
     from torch_pjrt_kernels.flex import varlen
     from torch_pjrt_kernels.triton import operators as triton
@@ -23,6 +24,7 @@ def torch_pjrt_lowerings(device: Device) -> LoweringTable | None:
     reporting.register()
     flex.install()
     varlen.install()
+    of_pytorch.install()
     experts.install()
     triton.install()
     return LoweringTable.merged(device.name, (attention.table,))

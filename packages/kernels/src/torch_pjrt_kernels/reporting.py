@@ -89,8 +89,8 @@ def _own_rows(graph: Graph) -> Iterator[tuple[str, str, str, str]]:
         if describe is not None:
             queries, keys, way = describe(*_arguments(node.signature))
             name = str(node.op).split(".")[1]
-            sizes = (" x ".join(map(str, x)) for x in (queries, keys))
-            yield *sizes, f"{_FUNCTIONS.get(name, name)}, {way.name}", _against(way)
+            first, second = (" x ".join(map(str, x)) for x in (queries, keys))
+            yield first, second, f"{_FUNCTIONS.get(name, name)}, {way.name}", _against(way)
 
 
 # Their operators, once their modules are there: shapes of queries and keys, and the way, from the arguments.
