@@ -5,9 +5,25 @@
 
 from __future__ import annotations
 
+import argparse
+import configparser
+import logging
+import threading
 import types
+import weakref
 from array import array
-from collections import OrderedDict, defaultdict, deque, namedtuple
+from collections import (
+    ChainMap,
+    OrderedDict,
+    UserDict,
+    UserList,
+    UserString,
+    defaultdict,
+    deque,
+    namedtuple,
+)
+from contextvars import ContextVar
+from enum import Enum
 from typing import Any
 
 import numpy as np
@@ -16,6 +32,10 @@ import torch
 from changes_of_steps import Made, Thing, documented, row
 
 Pair = namedtuple("Pair", "first second")
+
+
+class Options(UserDict[str, float]):
+    """A class of the user's."""
 
 
 @row("a list")
@@ -178,12 +198,174 @@ def tensor_attribute() -> Made:
     return lambda x: x * weight.scale, lambda: setattr(weight, "scale", 3.0)
 
 
+@row("arguments of the command line")
+def namespace() -> Made:
+    arguments = argparse.Namespace(scale=2.0)
+    return lambda x: x * arguments.scale, lambda: setattr(arguments, "scale", 3.0)
+
+
+@row("a dictionary of the command line's arguments")
+def namespace_as_dictionary() -> Made:
+    arguments = argparse.Namespace(scale=2.0)
+    return lambda x: x * vars(arguments)["scale"], lambda: setattr(arguments, "scale", 3.0)
+
+
+@row("a dictionary written in Python")
+def user_dictionary() -> Made:
+    items = UserDict(scale=2.0)
+    return lambda x: x * items["scale"], lambda: items.__setitem__("scale", 3.0)
+
+
+@row("a user's dictionary written in Python")
+def dictionary_of_a_class() -> Made:
+    items = Options(scale=2.0)
+    return lambda x: x * items["scale"], lambda: items.__setitem__("scale", 3.0)
+
+
+@row("what a dictionary written in Python has its items in")
+def data_of_user_dictionary() -> Made:
+    items = UserDict(scale=2.0)
+    return lambda x: x * items["scale"], lambda: setattr(items, "data", {"scale": 3.0})
+
+
+@row("a list written in Python")
+def user_list() -> Made:
+    items = UserList([2.0])
+    return lambda x: x * items[0], lambda: items.__setitem__(0, 3.0)
+
+
+@row("the length of a list written in Python")
+def longer_user_list() -> Made:
+    items = UserList([2.0])
+    return lambda x: x * sum(items), lambda: items.append(3.0)
+
+
+@row("a text written in Python")
+def user_string() -> Made:
+    text = UserString("2")
+    return lambda x: x * float(str(text)), lambda: setattr(text, "data", "3")
+
+
+@row("a chain of dictionaries")
+def chain() -> Made:
+    items = ChainMap({}, {"scale": 2.0})
+    return lambda x: x * items["scale"], lambda: items.__setitem__("scale", 3.0)
+
+
+@row("the last of a chain of dictionaries")
+def last_of_chain() -> Made:
+    last = {"scale": 2.0}
+    items = ChainMap({}, last)
+    return lambda x: x * items["scale"], lambda: last.update(scale=3.0)
+
+
+@row("a dictionary of weak references")
+def weak_values() -> Made:
+    things = [Thing(scale=2.0), Thing(scale=3.0)]
+    items = weakref.WeakValueDictionary({"thing": things[0]})
+
+    def change() -> None:
+        items["thing"] = things[1]
+
+    return lambda x: x * items["thing"].scale, change
+
+
+@row("a dictionary with weak keys")
+def weak_keys() -> Made:
+    thing = Thing()
+    items = weakref.WeakKeyDictionary({thing: 2.0})
+    return lambda x: x * items[thing], lambda: items.__setitem__(thing, 3.0)
+
+
+@row("a value of the thread")
+def of_thread() -> Made:
+    local = threading.local()
+    local.scale = 2.0
+    return lambda x: x * local.scale, lambda: setattr(local, "scale", 3.0)
+
+
+@row("a value of the context")
+def of_context() -> Made:
+    variable = ContextVar("scale", default=2.0)
+
+    def change() -> Any:
+        token = variable.set(3.0)
+        return lambda: variable.reset(token)
+
+    return lambda x: x * variable.get(), change
+
+
+@row("a configuration")
+def configuration() -> Made:
+    parser = configparser.ConfigParser()
+    parser["model"] = {"scale": "2"}
+    return lambda x: x * parser.getfloat("model", "scale"), lambda: parser.set(
+        "model", "scale", "3"
+    )
+
+
+@row("a section of a configuration")
+def section() -> Made:
+    parser = configparser.ConfigParser()
+    parser["model"] = {"scale": "2"}
+    part = parser["model"]
+    return lambda x: x * float(part["scale"]), lambda: part.__setitem__("scale", "3")
+
+
+@row("bytes that change")
+def changing_bytes() -> Made:
+    numbers = bytearray([2])
+    return lambda x: x * numbers[0], lambda: numbers.__setitem__(0, 3)
+
+
+@row("an array of Python's")
+def python_array() -> Made:
+    numbers = array("d", [2.0])
+    return lambda x: x * numbers[0], lambda: numbers.__setitem__(0, 3.0)
+
+
+@row("an attribute of an enum's member")
+def enum_attribute() -> Made:
+    class Kind(Enum):
+        FIRST = 1
+
+    first: Any = Kind.FIRST
+    first.scale = 2.0
+    return lambda x: x * first.scale, lambda: setattr(first, "scale", 3.0)
+
+
+@row("an attribute of a metaclass")
+def metaclass_attribute() -> Made:
+    class Kind(type):
+        scale = 2.0
+
+    class Scaled(metaclass=Kind):
+        pass
+
+    return lambda x: x * Scaled.scale, lambda: setattr(Kind, "scale", 3.0)
+
+
+@row("an attribute of a class that only its metaclass names")
+def class_attribute() -> Made:
+    class Kind(type):
+        hidden: float
+
+        @property
+        def scale(cls) -> float:
+            return cls.hidden
+
+    class Scaled(metaclass=Kind):
+        hidden = 2.0
+
+    return lambda x: x * Scaled.scale, lambda: setattr(Scaled, "hidden", 3.0)
+
+
 @documented(
     "the inside of objects of Python's, NumPy's and JAX's own classes that are no containers"
 )
 def closed() -> Made:
-    numbers = array("d", [2.0])
-    return lambda x: x * numbers[0], lambda: numbers.__setitem__(0, 3.0)
+    logger = logging.Logger("of a step", level=2)
+    return lambda x: x * logger.level, lambda: logger.setLevel(3)
 
 
 @documented("the content of NumPy arrays and CPU tensors of more than 16 KiB")

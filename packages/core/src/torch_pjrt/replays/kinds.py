@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 import weakref
+from array import array
 from enum import Enum
 from types import BuiltinFunctionType, CodeType, EllipsisType
 from typing import Any
@@ -89,12 +90,12 @@ def leaf_of_tensor(x: torch.Tensor) -> Leaf:
 
 
 def leaf_of_array(x: Any) -> Leaf:
-    """A NumPy array or a CPU tensor: which one it is, and the content of a small one."""
+    """An array or a CPU tensor: which one it is, and the content of a small one."""
     return Leaf(x, content_of(x), f"the {type(x).__name__} {id(x):#x} {_shortened(x)}")
 
 
 def content_of(x: Any) -> Any:
-    """What is in a NumPy array or a CPU tensor, if it is small; else what is known of it."""
+    """What is in an array or a CPU tensor, if it is small; else what is known of it."""
     if isinstance(x, torch.Tensor):
         look = (tuple(x.shape), x.dtype, x.requires_grad, x._version)
         if x.layout is not torch.strided or x.nbytes > MOST_BYTES or x.is_quantized:
@@ -103,12 +104,15 @@ def content_of(x: Any) -> Any:
             *look,
             x.detach().resolve_conj().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes(),
         )
+    if isinstance(x, (bytearray, array)):
+        n_bytes = len(x) * (x.itemsize if isinstance(x, array) else 1)
+        return (len(x), bytes(x)) if n_bytes <= MOST_BYTES else len(x)
     look = (x.shape, x.dtype.str)
     return (*look, x.tobytes()) if x.nbytes <= MOST_BYTES and not x.dtype.hasobject else look
 
 
 def _shortened(x: Any) -> str:
-    return f"({x.dtype}{list(x.shape)})"
+    return f"[{len(x)}]" if isinstance(x, (bytearray, array)) else f"({x.dtype}{list(x.shape)})"
 
 
 def leaf_of(x: Any) -> Leaf:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import argparse
+import configparser
 import functools
 import sys
+import threading
 import weakref
-from collections import OrderedDict, defaultdict, deque
+from array import array
+from collections import ChainMap, OrderedDict, UserDict, UserList, UserString, defaultdict, deque
 from collections.abc import Iterable
+from contextvars import ContextVar
 from enum import Enum
 from types import (
     BuiltinFunctionType,
@@ -39,7 +44,20 @@ from torch_pjrt.replays.watched import Watched
 _SEQUENCES = (list, tuple, set, frozenset, deque)
 _WRAPPERS = (staticmethod, classmethod, property, functools.cached_property)
 # Objects of Python's own classes whose attributes are looked into; others only count as themselves.
-_OPENED = (SimpleNamespace, functools.partial, type(sys.implementation))
+_OPENED = (
+    SimpleNamespace, functools.partial, type(sys.implementation), argparse.Namespace, threading.local,
+    configparser.RawConfigParser, configparser.SectionProxy,
+)  # fmt: skip
+# Containers written in Python, and the attribute that has what is in them.
+_WRAPPED: dict[type, str] = {
+    UserDict: "data",
+    UserList: "data",
+    UserString: "data",
+    ChainMap: "maps",
+    weakref.WeakKeyDictionary: "data",
+    weakref.WeakSet: "data",
+    weakref.WeakValueDictionary: "data",
+}
 _OF_MODULES = frozenset(vars(nn.Module()))
 # Methods that PyTorch calls, whether or not some code names them.
 _RUN_BY_PYTORCH = frozenset(
@@ -111,15 +129,19 @@ class Walk:
         """What is found at that name; what can be seen from there is put on the list."""
         if isinstance(x, torch.Tensor):
             return self._tensor(name, x)
-        if isinstance(x, np.ndarray):
+        if isinstance(x, (np.ndarray, bytearray, array)):
             self.watched.arrays.append(x)
             return leaf_of_array(x)
         if isinstance(x, ModuleType):
             self._namespaces.append((name, x, set()))
             return leaf_of(x)
         if isinstance(x, Enum):
+            if not is_library(type(x).__module__):
+                self._attributes(name, x)
             return leaf_of(x)
         if isinstance(x, type):
+            if type(x) is not type:
+                self._add(f"type({name})", type(x))
             return self._class(name, x)
         if isinstance(x, FunctionType):
             return self._function(name, x)
@@ -300,6 +322,12 @@ class Walk:
             self._add(f"{name}.args", x.args)
             self._add(f"{name}.keywords", x.keywords)
             return "a functools.partial"
+        if isinstance(x, ContextVar):
+            self.watched.variables.append(x)
+            self._add(f"{name}.get()", x.get(None))
+            return leaf_of(x)
+        if isinstance(x, tuple(_WRAPPED)):
+            self._wrapped(name, x)
         if is_library(kind.__module__) and not _is_opened(x):
             return leaf_of(x)
         self.watched.objects.append(x)
@@ -316,6 +344,12 @@ class Walk:
             )
         self._attributes(name, x)
         return f"a {kind.__qualname__}"
+
+    def _wrapped(self, name: str, x: Any) -> None:
+        for kind, key in _WRAPPED.items():
+            if isinstance(x, kind):
+                self.watched.slots.append((x, key))
+                self._add(f"{name}.{key}", getattr(x, key))
 
     def _attributes(self, name: str, x: Any) -> None:
         values = getattr(x, "__dict__", None)

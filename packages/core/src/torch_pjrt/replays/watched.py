@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextvars import ContextVar
 from itertools import chain
 from operator import attrgetter, is_, itemgetter
 from types import CellType, FunctionType, MappingProxyType
@@ -42,8 +43,9 @@ class Watched:
     sequences    lists and the like; their items.
     functions    code and defaults; `cells`: what closures hold.
     objects      which class each is of.
+    variables    of a context: their values.
     tensors      on pjrt: memory, position in it, whether they need gradients, hooks.
-    arrays       NumPy arrays and CPU tensors: the content of small ones.
+    arrays       NumPy's, Python's and CPU tensors: the content of small ones.
     """
 
     def __init__(self) -> None:
@@ -58,6 +60,7 @@ class Watched:
         self.functions: list[FunctionType] = []
         self.cells: list[CellType] = []
         self.objects: list[Any] = []
+        self.variables: list[ContextVar[Any]] = []
         self.tensors: list[torch.Tensor] = []
         self.arrays: list[Any] = []
         self._parts: list[tuple[Callable[[], tuple[Any, ...]], tuple[Any, ...]]] = []
@@ -111,6 +114,7 @@ class Watched:
                 flat(map(_parts_of_function, self.functions)),
                 map(_content_of_cell, self.cells),
                 map(type, self.objects),
+                [x.get(None) for x in self.variables],
             )
         )
 
