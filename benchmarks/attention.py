@@ -1,6 +1,10 @@
 """Attention by the kernels package against the device's own rule and PyTorch's CPU flash attention.
 
     python benchmarks/attention.py [--lengths 1024 2048 ...] [--shape batch heads width] [--full]
+    python benchmarks/attention.py --target h100 [--lengths ...] [--shape ...] [--full]
+
+With `--target v5e:2x2` or `--target h100` nothing is timed: the memory that XLA says programs for that device
+need beside what they take and give, in float32 and bfloat16, and whether a kernel is in them.
 
 In turns, in one process: each repetition runs all three, and the least time of each counts. Forward, and
 forward with backward. `between` is what XLA says that a program needs beside what it takes and gives.
@@ -11,6 +15,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -19,6 +24,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
+import torch_pjrt
 import torch_pjrt_cpu.attention
 from torch_pjrt.plugin import aten
 from torch_pjrt_kernels.attention import lowerings
@@ -26,6 +32,8 @@ from torch_pjrt_kernels.attention import lowerings
 FORWARD = aten._scaled_dot_product_fused_attention_overrideable.default
 BACKWARD = aten._scaled_dot_product_fused_attention_overrideable_backward.default
 Step = Callable[[], Any]
+# Custom calls of programs for TPUs, and of cuDNN's.
+_KERNELS = ("tpu_custom_call", "cudnn")
 
 
 def by_pytorch(arrays: list[np.ndarray], is_causal: bool) -> tuple[Step, Step]:
@@ -87,6 +95,33 @@ def least(steps: dict[str, Step], repetitions: int) -> dict[str, float]:
     return found
 
 
+def ahead(target: str, lengths: list[int], shape: list[int], is_causal: bool) -> None:
+    """A line for each length and dtype, compiled for a device that is not here."""
+    batch, heads, width = shape
+    attend = partial(scaled_dot_product_attention, is_causal=is_causal)
+    print("| length | dtype | forward, MB | both, MB | a kernel |")
+    print("|--:|---|--:|--:|---|")
+    for length in lengths:
+        for dtype in (torch.float32, torch.bfloat16):
+            given = [
+                torch.empty(batch, heads, length, width, dtype=dtype, device="meta")
+                for _ in range(3)
+            ]
+
+            def forward(*given: Any) -> Any:
+                return attend(*given)
+
+            def both(*given: Any) -> Any:
+                leaves: list[Any] = [x.detach().requires_grad_() for x in given]
+                y = attend(*leaves)
+                return torch.autograd.grad(y.float().square().sum(), leaves)
+
+            programs = [torch_pjrt.compile_for(target, step, *given) for step in (forward, both)]
+            between = " | ".join(f"{p.temporary_bytes / 1e6:,.1f}" for p in programs)
+            kernel = "yes" if any(k in programs[1].text() for k in _KERNELS) else "no"
+            print(f"| {length:,} | {dtype} | {between} | {kernel} |", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--lengths", type=int, nargs="*", default=[1024, 2048, 4096, 8192])
@@ -96,7 +131,10 @@ def main() -> None:
         "--most", type=int, default=16384, help="the device's own rule up to this length"
     )
     parser.add_argument("--repetitions", type=int, default=5)
+    parser.add_argument("--target", help="compile for this device, as in v5e:2x2 or h100")
     options = parser.parse_args()
+    if options.target:
+        return ahead(options.target, options.lengths, options.shape, not options.full)
     torch.ones((), device="pjrt").item()  # starts the device, which rules ask for
     batch, heads, width = options.shape
     print(

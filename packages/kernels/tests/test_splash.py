@@ -128,3 +128,26 @@ def test_a_scale_that_changes_from_layer_to_layer_is_an_input(
 
     expected = layers(x.double(), scaled_dot_product_attention)
     assert (found.double() - expected).norm() < 2**-5 * expected.norm()
+
+
+def test_flash_attention_is_the_kernel_in_programs_for_tpus() -> None:
+    """With a window, segments and a soft cap, forward and backward; with slopes it is in blocks."""
+    pytest.importorskip("libtpu", reason="compiling for TPUs takes libtpu")
+    inputs = [torch.empty(1, 4, 1024, 128, device="meta", dtype=torch.bfloat16) for _ in range(3)]
+    ids = torch.empty(1, 1024, device="meta", dtype=torch.int64)
+    slopes = torch.empty(4, device="meta")
+
+    def step(*given: torch.Tensor, **form: Any) -> Any:
+        q, k, v = (x.detach().requires_grad_() for x in given[:3])
+        y = flash_attention(q, k, v, is_causal=True, window=(300, None), soft_cap=20.0, **form)
+        return torch.autograd.grad(y.float().square().sum(), (q, k, v))
+
+    by_kernel = torch_pjrt.compile_for(
+        "v5e:2x2", lambda *x: step(*x[:3], segments=x[3]), *inputs, ids
+    )
+    in_blocks = torch_pjrt.compile_for(
+        "v5e:2x2", lambda *x: step(*x[:3], slopes=x[3]), *inputs, slopes
+    )
+
+    assert "tpu_custom_call" in by_kernel.text()
+    assert "tpu_custom_call" not in in_blocks.text()
