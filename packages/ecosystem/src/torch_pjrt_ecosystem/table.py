@@ -236,6 +236,13 @@ PATCHES = (
         '`strategy="pjrt"` is refused',
     ),
     Patch(
+        "lightning.processes",
+        (*_pytorch("strategies"), *_fabric("strategies")),
+        "for_lightning.in_processes:install",
+        "registers the strategies `pjrt_ddp` and `pjrt_fsdp`",
+        "the strategies are refused, and `ddp` and `fsdp` know no collectives for the device",
+    ),
+    Patch(
         "lightning.auto",
         (*_pytorch("trainer.connectors.accelerator_connector"), *_fabric("connector")),
         "for_lightning.auto:install",

@@ -96,4 +96,4 @@ def test_several_processes_that_would_each_train_alone_are_refused(
         monkeypatch.setenv(name, value)
 
     with pytest.raises(UnsupportedError, match="each would train a model of its own"):
-        fabric_of.Fabric(accelerator="pjrt")
+        fabric_of.Fabric(accelerator="pjrt", strategy="pjrt")

@@ -229,4 +229,4 @@ def test_several_processes_that_would_each_train_alone_are_refused(
         monkeypatch.setenv(name, value)
 
     with pytest.raises(UnsupportedError, match="each would train a model of its own"):
-        pl.Trainer(accelerator=accelerator)
+        pl.Trainer(accelerator=accelerator, strategy="pjrt")

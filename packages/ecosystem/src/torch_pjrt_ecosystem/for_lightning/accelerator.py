@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from torch_pjrt_ecosystem.at_hand import device as the_device
+from torch_pjrt_ecosystem.for_lightning.in_processes import n_local_processes
 from torch_pjrt_ecosystem.for_lightning.trees import misconfigured, registry_of, root_of
 
 
@@ -36,13 +37,17 @@ def _made(base: Any, error: type[Exception]) -> type:
 
         @staticmethod
         def parse_devices(devices: Any) -> list[int]:
-            """1, -1, "auto" or [0]: a list with the one index."""
-            if devices in (1, -1, "1", "-1", "auto", [0], (0,), "0,"):
-                return [0]
+            """A number for each process of this host: one, or as many as torchrun has started."""
+            n = n_local_processes()
+            every = list(range(n))
+            listed = ",".join(str(i) for i in every) + ("," if n == 1 else "")
+            if devices in (n, -1, str(n), "-1", "auto", every, tuple(every), listed):
+                return every
             raise error(
                 f"`devices={devices!r}` with the accelerator `pjrt`: there is one device to a process, and "
-                "Lightning starts no others for it. Several chips of a process are one device, over which "
-                "tensors are spread (torch_pjrt_spmd)."
+                f"{n} on this host. Lightning starts none for it: torchrun does, with "
+                "`--nproc-per-node`. Chips of a process are one device, over which tensors are spread "
+                "(torch_pjrt_spmd)."
             )
 
         @staticmethod
@@ -53,7 +58,7 @@ def _made(base: Any, error: type[Exception]) -> type:
         @staticmethod
         def auto_device_count() -> int:
             """How many devices `devices="auto"` means."""
-            return 1
+            return n_local_processes()
 
         @staticmethod
         def is_available() -> bool:

@@ -10,8 +10,11 @@ from types import ModuleType
 from typing import Any
 
 from torch_pjrt_ecosystem.at_hand import is_at_hand
+from torch_pjrt_ecosystem.for_lightning.in_processes import n_processes
 from torch_pjrt_ecosystem.for_lightning.trees import is_fabric, misconfigured, registered, root_of
 from torch_pjrt_ecosystem.replacing import wrap
+
+OURS = ("pjrt", "pjrt_ddp", "pjrt_fsdp")
 
 
 def install(module: ModuleType) -> None:
@@ -22,15 +25,24 @@ def install(module: ModuleType) -> None:
     def choose_strategy(original: Callable[..., Any], self: Any) -> Any:
         if self.accelerator.name() != "pjrt":
             return original(self)
+        if n_processes() > 1:
+            return "pjrt_ddp"
         if self._num_nodes_flag > 1:
             raise misconfigured(root)(
                 f"`num_nodes={self._num_nodes_flag}` with the accelerator `pjrt`: "
-                "its strategy is one process."
+                "its strategy is one process, unless torchrun has started several."
             )
         return registered(root, "strategies")()
 
+    def replace_strategy(original: Callable[..., None], self: Any) -> None:
+        """ "ddp" and "fsdp" are ours with our accelerator."""
+        if self.accelerator.name() == "pjrt" and self._strategy_flag in ("ddp", "fsdp"):
+            self._strategy_flag = f"pjrt_{self._strategy_flag}"
+        original(self)
+
     wrap(connector, "_choose_auto_accelerator", _choose_accelerator)
     wrap(connector, "_choose_strategy", choose_strategy)
+    wrap(connector, "_check_strategy_and_fallback", replace_strategy)
     wrap(connector, "_check_config_and_set_final_flags", _set_flags)
 
 
@@ -47,6 +59,6 @@ def _choose_accelerator(original: Callable[[], str]) -> str:
 
 def _set_flags(original: Callable[..., None], self: Any, *args: Any, **kwargs: Any) -> None:
     original(self, *args, **kwargs)
-    is_ours = getattr(self._strategy_flag, "strategy_name", self._strategy_flag) == "pjrt"
+    is_ours = getattr(self._strategy_flag, "strategy_name", self._strategy_flag) in OURS
     if is_ours and self._accelerator_flag == "auto":
         self._accelerator_flag = "pjrt"

@@ -39,6 +39,5 @@ def _check_alone() -> None:
             "Lightning's strategy `pjrt` is one process: each would train a model of its own.",
             saw=f"WORLD_SIZE={n_processes}",
             expected="one process",
-            hint="spread the tensors of one process over its chips (docs/many-chips.md), or train in several "
-            "with Accelerate or Transformers (docs/ecosystem.md)",
+            hint="leave out the strategy, or give `pjrt_ddp` or `pjrt_fsdp` (docs/ecosystem.md)",
         )
