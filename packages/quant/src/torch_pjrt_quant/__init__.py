@@ -21,7 +21,7 @@ Weights of few bits:
     float8_training_    linear layers (Float8TrainingLinear) that train with products of float8
     add_lora_       adapters (LoraLinear) that are trained on top of such layers
     to_cache, from_cache    keys and values of a cache in int8 or float8
-    shard_linear    spread such a layer over a mesh
+    shard_linear, shard_linears_    spread such a layer over a mesh, or all of a module by their names
     PjrtQuantizer, lower_pt2e    for torchao's `prepare_pt2e`, and what its `convert_pt2e` gives as products
                     of integers
     from_torchao_   the same of linear layers that torchao has quantized
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from torch_pjrt_quant.lora import LoraLinear, add_lora_
     from torch_pjrt_quant.pt2e.lowering import lower_pt2e
     from torch_pjrt_quant.pt2e.quantizer import PjrtQuantizer
-    from torch_pjrt_quant.sharding import shard_linear
+    from torch_pjrt_quant.sharding import shard_linear, shard_linears_
     from torch_pjrt_quant.with_torchao import from_torchao_
 
 __version__ = "0.1.0"
@@ -99,6 +99,7 @@ __all__ = [
     "quantize_",
     "save_tensorflow",
     "shard_linear",
+    "shard_linears_",
     "to_cache",
 ]
 
@@ -113,7 +114,7 @@ _WHERE: dict[str, str] = {
     "lora": "LoraLinear add_lora_",
     "pt2e.lowering": "lower_pt2e",
     "pt2e.quantizer": "PjrtQuantizer",
-    "sharding": "shard_linear",
+    "sharding": "shard_linear shard_linears_",
     "with_torchao": "from_torchao_",
     "linear": "Float8 Float8Linear Int4 Int4Linear Int8 Int8Linear Nf4 Nf4Linear "
     "OrderedInt4Linear QuantizedLinear ScaledInt4Linear quantize_",

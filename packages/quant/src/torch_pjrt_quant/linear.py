@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
@@ -272,8 +272,29 @@ def linear_layers(
     return list(found.values())
 
 
-def put(model: torch.nn.Module, names: Iterable[str], made: torch.nn.Module) -> None:
-    """A layer in the place of another one, which has these names."""
+#   what a module keeps of hooks on its calls
+HOOKS = (
+    "_forward_hooks",
+    "_forward_hooks_with_kwargs",
+    "_forward_hooks_always_called",
+    "_forward_pre_hooks",
+    "_forward_pre_hooks_with_kwargs",
+)
+
+
+def put(model: torch.nn.Module, names: Sequence[str], made: torch.nn.Module) -> None:
+    """A layer in the place of a linear one, which has these names.
+
+    It has that one's mode and hooks (those of `parallelize_module`, say), and lies on a mesh as that does.
+    """
+    from torch_pjrt_quant.sharding import lie_as
+
+    before = linear_at(model, names[0])
+    made.train(before.training)
+    for hooks in HOOKS:
+        getattr(made, hooks).update(getattr(before, hooks))
+    if isinstance(made, QuantizedLinear):
+        lie_as(made, before)
     for path in names:
         parent, _, name = path.rpartition(".")
         setattr(model.get_submodule(parent), name, made)

@@ -26,6 +26,7 @@ from torch_pjrt_quant.linear import (
     QuantizedLinear,
     off_fast_paths,
 )
+from torch_pjrt_quant.sharding import lie_as
 
 Translate = Callable[[Any], Config | None]
 
@@ -122,7 +123,9 @@ def _handler(theirs: Callable[..., Any], translate: Translate) -> Callable[..., 
             return theirs(module, config, **more)
         if isinstance(ours, Int4) and module.in_features % ours.group_size:
             return module  # as torchao does
-        return ours.layer(module)
+        made = ours.layer(module)
+        lie_as(made, module)
+        return made
 
     return handler
 

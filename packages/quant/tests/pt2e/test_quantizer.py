@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch import Tensor
 
 import torch_pjrt
 from torch_pjrt.extend import counters
-from torch_pjrt_quant import lower_pt2e
+from torch_pjrt_quant import PjrtQuantizer, lower_pt2e
 
 pytest.importorskip("torchao")
 pytestmark = pytest.mark.filterwarnings("ignore")  # torchao's own, of what it has deprecated
@@ -132,3 +133,31 @@ def test_few_images_on_a_tpu_are_warned_of(monkeypatch, recwarn, device, images,
     PjrtQuantizer(**options).annotate(program)
 
     assert any("slower than bfloat16" in str(w.message) for w in recwarn) == warned
+
+
+PT2E = "torchao.quantization.pt2e.quantize_pt2e"
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_what_is_no_float32_stays_and_is_warned_of(dtype):
+    model = torch.nn.Sequential(torch.nn.Linear(16, 16)).to(dtype)
+    program: Any = torch.export.export(model, (torch.randn(2, 16, dtype=dtype),)).module()
+
+    with pytest.warns(UserWarning, match=f"operators of {dtype} stay as they are.*float32"):
+        importlib.import_module(PT2E).prepare_pt2e(program, PjrtQuantizer())
+
+
+def test_the_wide_weights_are_gone():
+    model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 64))
+    wide = sum(t.nbytes for t in model.state_dict().values())
+    x = torch.randn(2, 64)
+    program: Any = torch.export.export(model, (x,)).module()
+    pt2e = importlib.import_module(PT2E)
+    prepared = pt2e.prepare_pt2e(program, PjrtQuantizer())
+    prepared(x)
+
+    small = lower_pt2e(pt2e.convert_pt2e(prepared))
+
+    assert sum(t.nbytes for t in small.state_dict().values()) < 0.3 * wide
+    wanted = model(x)
+    assert (small(x) - wanted).norm() / wanted.norm() < 0.05

@@ -63,8 +63,8 @@ def _is_negative(position: Any) -> bool:
 def sliced(x: Array, first: Any, length: Any, dim: int, step: int = 1) -> Array:
     """So many elements along a dim, from the first one on.
 
-    JAX's slices must be known to lie within a tensor, whatever its sizes are. Where that is not known (PyTorch
-    has checked it), elements are taken one by one.
+    JAX's slices must be known to lie within a tensor, whatever its sizes are. Where that is not known, though
+    PyTorch has checked it, elements are taken one by one.
     """
     try:
         return lax.slice_in_dim(x, first, first + (length - 1) * step + 1, step, dim)

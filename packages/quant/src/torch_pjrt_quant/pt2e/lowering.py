@@ -42,9 +42,9 @@ def lower_pt2e(model: GraphModule) -> GraphModule:
     Linear layers, convolutions, embeddings, `matmul` and `bmm`, quantized by `PjrtQuantizer`: activations of
     int8 or uint8 with a scale for each tensor or each row (token), weights of int8 with a scale for each
     channel or one for all, without zeros. A linear layer whose input is not quantized keeps a weight of
-    int8. What is quantized otherwise stays as it is. Returns the module.
+    int8. What is quantized otherwise stays as it is. The module loses weights that its graph no longer reads.
+    Returns it.
     """
-    before = _read(model)
     for node in list(model.graph.nodes):
         rewrite = _REWRITES.get(node.target) if node.op == "call_function" else None
         if rewrite is None:
@@ -57,15 +57,21 @@ def lower_pt2e(model: GraphModule) -> GraphModule:
             node.replace_all_uses_with(result)
     model.graph.eliminate_dead_code()
     model.recompile()
-    for target in before - _read(model):
-        owner, _, name = target.rpartition(".")
-        delattr(model.get_submodule(owner), name)
+    _drop_unread(model)
     return model
 
 
-def _read(model: GraphModule) -> set[str]:
-    """Parameters and buffers that the graph reads."""
-    return {str(node.target) for node in model.graph.nodes if node.op == "get_attr"}
+def _drop_unread(model: GraphModule) -> None:
+    """Take away parameters and buffers that the graph does not read: the wide weights, too."""
+    read = {str(n.target) for n in model.graph.nodes if n.op in ("get_attr", "call_module")}
+    tensors = [
+        *model.named_parameters(remove_duplicate=False),
+        *model.named_buffers(remove_duplicate=False),
+    ]
+    for target, _ in tensors:
+        if not any(target == name or target.startswith(f"{name}.") for name in read):
+            owner, _, name = target.rpartition(".")
+            delattr(model.get_submodule(owner), name)
 
 
 class _Lowering:

@@ -71,7 +71,7 @@ class PjrtQuantizer:
             QuantizationAnnotation,
         )
 
-        few = False
+        few, narrow = False, None
         for node in model.graph.nodes:
             kind = self._kinds.get(node.target)
             if node.op != "call_function" or kind is None or not self._which(node):
@@ -89,6 +89,14 @@ class PjrtQuantizer:
                     inputs, _annotated=True
                 )
                 few = few or (kind == "convolution" and _images(node) < FEW_IMAGES)
+            elif isinstance(node.meta.get("val"), torch.Tensor):
+                narrow = narrow or _narrow_float(node.meta["val"].dtype)
+        if narrow is not None:
+            warnings.warn(
+                f"operators of {narrow} stay as they are, and only those of float32 are quantized: export "
+                "`model.float()`",
+                stacklevel=2,
+            )
         if few and client().device.name == "tpu":
             warnings.warn(
                 f"convolutions of int8 with fewer than {FEW_IMAGES} images are slower than bfloat16's on "
@@ -110,6 +118,10 @@ def _images(node: Node) -> Any:
     assert isinstance(given, Node)
     size = given.meta["val"].shape[0]
     return size if isinstance(size, int) else FEW_IMAGES
+
+
+def _narrow_float(dtype: torch.dtype) -> torch.dtype | None:
+    return dtype if dtype in (torch.bfloat16, torch.float16) else None
 
 
 def _is_float(node: Node) -> bool:
