@@ -16,6 +16,8 @@ class Settings:
     warn_of_resharded_bytes    so is a collective that gives each chip as much of something computed, neither
                 to add it up nor because a mark asks for it. XLA's text of each program is read for it, which
                 takes some hundredths of the time that compiling it took. None, unless it is set: never.
+    compare_uploads  where processes share a mesh, a launch compares checksums of what each has put on it
+                since the last one, where they are to have the same.
     note_lines  the lines of operators are noted where a mesh has chips of several processes, so that these
                 can say where their programs differ. Takes some microseconds for each operator. To be set
                 before the first mesh.
@@ -24,6 +26,7 @@ class Settings:
     bandwidth: dict[str, float] = field(default_factory=dict)
     warn_of_replicated_bytes: int | None = 64 << 20
     warn_of_resharded_bytes: int | None = None
+    compare_uploads: bool = True
     note_lines: bool = True
 
 

@@ -80,3 +80,27 @@ def test_programs_from_disk_compute_it_too(alone: Found, programs: Path) -> None
 @pytest.mark.slow
 def test_four_processes_compute_what_one_does(alone: Found) -> None:
     assert_same(on_eight_chips(4), alone)
+
+
+def test_what_both_processes_have_and_one_has_otherwise_is_an_error_at_the_next_launch() -> None:
+    limit = {"TORCH_PJRT_PEER_TIMEOUT": "10"}
+    for ended in several.run("other_content.py", 2, chips=2, variables=limit):
+        assert ended.status == 0, ended.err
+        lines = [json.loads(line) for line in ended.out.splitlines() if line.startswith('["')]
+        said = dict(lines)
+        assert said["the_same_weights"] == lines[0][1] == "36.0"
+        assert said["own_rows"] == "32.0"
+        assert said["not_compared"] == "8"
+        wrong = {
+            name: text for name, text in lines if name.startswith("own_") and name != "own_rows"
+        }
+        assert len(wrong) == 4
+        for name, text in wrong.items():
+            assert text.startswith("PeersDiffer: "), (name, text)
+            assert "since the last launch is the first that differs" in text
+            assert "rank 0: float32 [8] with checksum" in text
+        assert "upload 1 since" in said["own_weights"]
+        number = said["a_number_within_an_operator"]
+        assert "rank 0: " in number and "sum" in number
+        texts = [line.split(": ", 1)[1] for line in number.splitlines() if "rank " in line][:2]
+        assert texts[0] != texts[1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -18,7 +19,16 @@ def is_elsewhere_too(where: Any) -> bool:
 
 def own_parts(array: np.ndarray, sharding: Sharding) -> jax.Array:
     """An array of which each process has the same content, and puts its own parts on its chips."""
+    indices = sharding.addressable_devices_indices_map(array.shape)
+    for index in {str(index): index for index in indices.values()}.values():
+        note_part(sharding, array.shape, index, array[index])
     return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
+
+
+def note_part(sharding: Sharding, shape: Sequence[int], index: Any, part: np.ndarray) -> None:
+    """Tell the partitioner of a part that this process puts on its chips."""
+    if (partitioner := partition.chosen.partitioner) is not None:
+        partitioner.came(sharding, shape, index, part)
 
 
 def is_all_here(array: jax.Array) -> bool:

@@ -18,6 +18,7 @@ from torch_pjrt.session import session
 
 if TYPE_CHECKING:
     import jax
+    import numpy as np
     import torch
 
     from torch_pjrt.graph.graph import Graph
@@ -75,6 +76,15 @@ class Partitioner(Protocol):
 
     def moved(self, array: jax.Array, target: Sharding) -> jax.Array:
         """An array with another sharding, where other processes have parts of it, too; all of them do so."""
+        ...
+
+    def came(
+        self, where: Sharding, shape: Sequence[int], index: tuple[slice, ...], part: np.ndarray
+    ) -> None:
+        """Told of each part that this process puts on its chips, of an array that others have parts of, too.
+
+        index  a slice for each dim: where it lies in an array of this shape.
+        """
         ...
 
     def passes(self, inputs: Sequence[Sharding]) -> Sequence[Pass]:

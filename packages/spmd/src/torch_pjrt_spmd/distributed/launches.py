@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import hashlib
 from functools import cache
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from torch_pjrt.errors import TorchPjrtError
 from torch_pjrt.extend import add_program_hooks, note_lines, outline
+from torch_pjrt_spmd.distributed import same_content
 from torch_pjrt_spmd.distributed.errors import PeersDiffer
 from torch_pjrt_spmd.distributed.run import peers_of
 from torch_pjrt_spmd.settings import config
@@ -22,6 +24,12 @@ if TYPE_CHECKING:
     from torch_pjrt.extend import Program
     from torch_pjrt_spmd.distributed.peers import Peers
 
+# Lines of what a process says that come before those of its program's operators.
+_HEAD = 4
+_HINT = (
+    "seeds, branches and Python numbers must not depend on the rank; what a process computes alone it "
+    "computes on tensors that are on no mesh"
+)
 _digests: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
 
 
@@ -48,10 +56,15 @@ def _agree(program: Program) -> None:
         return
     numbers = hashlib.sha256(b"".join(n.tobytes() for n in program.numbers)).hexdigest()[:16]
     call = f"run program {_digest_of(program)} with numbers {numbers}"
+    uploads = same_content.of_processes(peers.ranks)
+    if uploads.each:
+        call += f" after {len(uploads.each)} uploads {uploads.checksum:08x}"
     try:
         peers.agree(call)
     except PeersDiffer as error:
-        raise _explained(peers, program) from error
+        raise _explained(peers, program, uploads.each) from error
+    finally:
+        same_content.are_same(peers.ranks)
 
 
 def _digest_of(program: Program) -> str:
@@ -69,8 +82,8 @@ def _ground(program: Program) -> list[str]:
     return [f"inputs {graph.inputs} {specs}", f"outputs {graph.outputs} {program.donated}"]
 
 
-def _explained(peers: Peers, program: Program) -> TorchPjrtError:
-    """What differs first, from what each process is about to run."""
+def _explained(peers: Peers, program: Program, uploads: list[str]) -> TorchPjrtError:
+    """What differs first, from what each process is about to run, or has uploaded."""
     nodes = program.recorded.nodes
     said = [
         f"{text}\t{node.op}\t{node.line.described() if node.line else ''}"
@@ -78,10 +91,10 @@ def _explained(peers: Peers, program: Program) -> TorchPjrtError:
     ]
     numbers = " ".join(str(n.tolist()) for n in program.numbers)
     where = program.compilation.cause
-    mine = "\n".join([where, numbers, " ".join(_ground(program)), *said])
+    mine = "\n".join([where, numbers, " ".join(_ground(program)), "; ".join(uploads), *said])
     all_said = [text.split("\n") for text in peers.exchange(mine)]
     longest = max(map(len, all_said))
-    for i in range(3, longest):
+    for i in range(_HEAD, longest):
         here = [
             lines[i].split("\t") if i < len(lines) else ["", "nothing more", ""]
             for lines in all_said
@@ -93,11 +106,13 @@ def _explained(peers: Peers, program: Program) -> TorchPjrtError:
             ]
             return _differ(
                 peers,
-                f"operator {i - 3} of their programs is the first that differs",
+                f"operator {i - _HEAD} of their programs is the first that differs",
                 seen,
                 all_said,
             )
     numbers_differ = len({lines[1] for lines in all_said}) > 1
+    if not numbers_differ and len({lines[3] for lines in all_said}) > 1:
+        return _uploads_differ(peers, [lines[3].split("; ") for lines in all_said], all_said)
     what = (
         "the numbers that their programs are given differ"
         if numbers_differ
@@ -107,7 +122,25 @@ def _explained(peers: Peers, program: Program) -> TorchPjrtError:
     return _differ(peers, f"{what} differ", seen, all_said)
 
 
-def _differ(peers: Peers, what: str, seen: list[str], all_said: list[list[str]]) -> PeersDiffer:
+def _uploads_differ(
+    peers: Peers, uploads: list[list[str]], all_said: list[list[str]]
+) -> PeersDiffer:
+    """The first upload that differs, by its number since the last launch."""
+    i = next(i for i, here in enumerate(zip_longest(*uploads)) if len(set(here)) > 1)
+    seen = [some[i] if i < len(some) else "no further upload" for some in uploads]
+    return _differ(
+        peers,
+        f"upload {i} since the last launch is the first that differs, of what lies on the chips of each",
+        seen,
+        all_said,
+        "draw or load the same on each process (a seed, a file), or give each its own part "
+        "(`make_global_batch`, `DeviceLoader`); torch_pjrt_spmd.config.compare_uploads = False compares none",
+    )
+
+
+def _differ(
+    peers: Peers, what: str, seen: list[str], all_said: list[list[str]], hint: str = _HINT
+) -> PeersDiffer:
     lines = [
         f"rank {rank}: {text}, in the program at the sync by {said[0]}"
         for rank, text, said in zip(peers.ranks, seen, all_said, strict=True)
@@ -116,6 +149,5 @@ def _differ(peers: Peers, what: str, seen: list[str], all_said: list[list[str]])
         f"The processes of a run are about to launch different programs: {what}.",
         saw="\n    ".join(lines),
         expected="the same operators, on tensors of the same shapes, in each process that shares a mesh",
-        hint="seeds, branches and Python numbers must not depend on the rank; what a process computes alone "
-        "it computes on tensors that are on no mesh",
+        hint=hint,
     )

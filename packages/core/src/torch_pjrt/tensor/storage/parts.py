@@ -14,6 +14,7 @@ import numpy as np
 
 from torch_pjrt import dtypes
 from torch_pjrt.client.client import client, telling_of_exhaustion
+from torch_pjrt.client.elsewhere import is_elsewhere_too, note_part
 from torch_pjrt.client.stack_elements import StackElement, whole
 
 Index = tuple[slice, ...]
@@ -42,8 +43,11 @@ def array_of_parts(
     """An array of parts that `part_at` gives, each asked for once. Nobody may write to them from then on."""
     on_chips: list[Any] = []
     going: list[Any] = []
+    is_elsewhere = is_elsewhere_too(sharding)
     for index, chips in indices(sharding, shape):
         part = part_at(index)
+        if is_elsewhere:
+            note_part(sharding, shape, index, part)
         for array in going:  # so the host has this part and the one before
             array.block_until_ready()
         going = client().put_on_each(part, chips, sharding.memory_kind)
