@@ -61,6 +61,7 @@ def test_choice_that_was_found_is_returned_though_something_fails(monkeypatch, f
     assert is_within(problem, solution.choice)
     assert solution.cost == problem.cost(solution.choice) >= least
     assert solution.lower_bound <= least
+    assert solution.failure is None or isinstance(solution.failure, fault)
 
 
 def test_first_choice_comes_without_the_search_where_that_fails(monkeypatch):
@@ -95,6 +96,18 @@ def test_watcher_that_fails_costs_nothing():
         raise BrokenPipeError
 
     assert solve(problem, SECONDS, watcher=fails).cost == least
+
+
+def test_whole_time_is_used_though_contraction_took_long(monkeypatch):
+    """A smaller core is not worth it then; the search goes on in the one there is."""
+    problem, least = planted(400, 9, **HARD)
+    monkeypatch.setattr(solving._Work, "drop_dominated", lambda work: setattr(work, "_took", 1e6))
+
+    solution = solve(problem, 4.0)
+
+    assert solution.failure is None
+    assert solution.proven or solution.seconds > 3.5
+    assert solution.cost >= least
 
 
 @pytest.mark.parametrize("after", [0.0, 1.0])

@@ -56,6 +56,8 @@ def run(options: argparse.Namespace) -> int:
         return 1
     print(solution.choice.tolist(), flush=True)
     with suppress(OSError):  # the choice counts, whoever reads the rest
+        if solution.failure is not None:
+            print(f"the search ended early: {solution.failure!r}", file=sys.stderr)
         peak = problem.peak(solution.choice)
         print(in_words(solution, peak, problem.usage_limit), file=sys.stderr, flush=True)
     os._exit(0)  # what Python tidies up at its end may take as long as the margin

@@ -78,6 +78,9 @@ class Solution:
     lower_bound: int  # no choice costs less
     proven: bool  # the choice is an optimum: cost == lower_bound
     seconds: float
+    failure: Exception | None = (
+        None  # why the search ended early, the choice being what was known then
+    )
 
 
 class Infeasible(ValueError):

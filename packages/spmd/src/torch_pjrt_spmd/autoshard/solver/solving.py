@@ -52,6 +52,7 @@ def solve(
     _check_least(problem, work.core)
     failure: Exception | None = None
     try:
+        work.start()
         work.drop_dominated()
         work.search(workers, seed)
     except Exception as error:  # memory that is full, say; what is known already is an answer
@@ -59,6 +60,7 @@ def solve(
     if work.best() is None and not work.incumbent.is_impossible:
         work.last_resort()
     found = work.best()
+    failure = failure or next(iter(work.failures), None)
     if found is None:
         if failure is not None:
             raise failure
@@ -66,7 +68,7 @@ def solve(
     cost, choice = found
     known = work.incumbent.bound
     bound = min(cost, known if known is not None else -(2**62))
-    return Solution(choice, cost, bound, bound == cost, time.monotonic() - clock.began)
+    return Solution(choice, cost, bound, bound == cost, time.monotonic() - clock.began, failure)
 
 
 class _Work:
@@ -81,10 +83,16 @@ class _Work:
         self.problem, self.contraction, self.core, self.clock = problem, contraction, core, clock
         self.incumbent = Incumbent(core, clock)
         self.kept: tuple[int, np.ndarray] | None = None
+        self.failures: list[Exception] = []  # of threads
         self._is_changing = (
             False  # the contraction and the incumbent are not about the same variables
         )
         self._took = time.monotonic() - clock.began  # what a contraction takes, at most
+
+    def start(self) -> None:
+        """A first choice, before all that takes long or may fail."""
+        until = time.monotonic() + 0.05 * self.clock.seconds
+        start_plainly(self.incumbent, until)
 
     def drop_dominated(self) -> None:
         """Go on without dominated strategies, while there are some worth the time."""
@@ -104,12 +112,10 @@ class _Work:
         prices: np.ndarray | None = None
         while not self.incumbent.is_over and not self.incumbent.is_impossible:
             relaxation = Relaxation(arrays_of(self.core), prices)
-            useless = _run(relaxation, self.incumbent, workers, seed)
-            if (
-                useless is None
-                or self.incumbent.choice is None
-                or self.clock.left() < 3 * self._took
-            ):
+            # Towards the end, a smaller core is not worth what it takes to get there.
+            looks_until = self.clock.deadline - 3 * self._took
+            useless = _run(relaxation, self.incumbent, workers, seed, looks_until, self.failures)
+            if useless is None or self.incumbent.choice is None:
                 return
             times = self.core.checkpoints
             self._without(useless, np.arange(len(useless)))
@@ -117,7 +123,7 @@ class _Work:
 
     def last_resort(self) -> None:
         """A choice in plain Python, though the time is up: rather late than none."""
-        until = time.monotonic() + LATE_S
+        until = time.monotonic() + max(LATE_S, 0.03 * self.clock.seconds)
         choice = PlainStart(self.core).choices(lambda: time.monotonic() > until)
         if choice is not None:
             self.incumbent.offer(choice)
@@ -172,13 +178,17 @@ class _Work:
 
 
 def _run(
-    relaxation: Relaxation, incumbent: Incumbent, workers: int, seed: int
+    relaxation: Relaxation,
+    incumbent: Incumbent,
+    workers: int,
+    seed: int,
+    looks_until: float,
+    failures: list[Exception],
 ) -> np.ndarray | None:
     """Relax and search, until time is up, or so many strategies are useless that to go on without them pays.
 
     Gives those (bool [places]), or None.
     """
-    failures: list[BaseException] = []
     found: list[np.ndarray] = []
     ended = threading.Semaphore(0)
 
@@ -186,13 +196,13 @@ def _run(
         try:
             episodes = Episodes(relaxation.arrays, relaxation, incumbent, seed + work)
             if work == 0:
-                found.extend(_relax(relaxation, incumbent, episodes))
+                found.extend(_relax(relaxation, incumbent, episodes, looks_until))
             else:
                 episodes.compile()
                 incumbent.is_search_compiled = True
                 while not incumbent.is_over:
                     episodes.run()
-        except BaseException as error:
+        except Exception as error:
             failures.append(error)
             incumbent.stopped = True
         finally:
@@ -205,7 +215,7 @@ def _run(
     for thread in threads:
         thread.start()
     if incumbent.choice is None:
-        _start_plainly(incumbent)
+        start_plainly(incumbent)
     running = len(threads)
     while (
         running and not incumbent.clock.is_over
@@ -213,22 +223,25 @@ def _run(
         if ended.acquire(timeout=min(LOOK_S, max(0.0, incumbent.clock.left()))):
             running -= 1
     incumbent.stopped = True
-    if failures and incumbent.choice is None:
-        raise failures[0]
     return found[0] if found else None
 
 
-def _start_plainly(incumbent: Incumbent) -> None:
-    """A first choice on this thread, unless the others have one before."""
+def start_plainly(incumbent: Incumbent, until: float = np.inf) -> None:
+    """A first choice on this thread, unless others have one before."""
     choice = PlainStart(incumbent.core).choices(
-        lambda: incumbent.choice is not None or incumbent.is_over
+        lambda: incumbent.choice is not None or incumbent.is_over or time.monotonic() > until
     )
     if choice is not None:
         incumbent.offer(choice)
 
 
-def _relax(relaxation: Relaxation, incumbent: Incumbent, episodes: Episodes) -> list[np.ndarray]:
-    """Raise the bound and offer the choices met; once the bound rises slowly, search for most of the time."""
+def _relax(
+    relaxation: Relaxation, incumbent: Incumbent, episodes: Episodes, looks_until: float
+) -> list[np.ndarray]:
+    """Raise the bound and offer the choices met; once the bound rises slowly, search for most of the time.
+
+    Ends with the strategies that are useless, where there are many of them before `looks_until`.
+    """
     constant, most = incumbent.core.constant, incumbent.core.most()
     relaxed, searched, looked_at = 0.0, 0.0, 2.0
     while not incumbent.is_over:
@@ -243,7 +256,8 @@ def _relax(relaxation: Relaxation, incumbent: Incumbent, episodes: Episodes) -> 
             incumbent.is_impossible = incumbent.stopped = True
         relaxed += time.monotonic() - began
         gap = (known - bound) / max(1.0, abs(known)) if np.isfinite(known) else np.inf
-        if relaxation.waited_for_bound > 20 and gap < 0.7 * looked_at and not incumbent.is_over:
+        looks = time.monotonic() < looks_until and not incumbent.is_over
+        if looks and relaxation.waited_for_bound > 20 and gap < 0.7 * looked_at:
             looked_at = gap
             useless = relaxation.useless(known)
             if useless.mean() > WORTHWHILE:
