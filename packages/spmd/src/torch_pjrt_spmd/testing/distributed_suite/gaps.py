@@ -11,11 +11,6 @@ from torch_pjrt.testing.pytorch_suite.gaps import Gap
 GAPS: tuple[Gap, ...] = (
     # torch.distributed
     Gap(
-        "distributed::test_all_gather_v_cuda distributed::test_reduce_scatter_v_cuda",
-        "notyet",
-        "tensors whose sizes differ between ranks: a collective is one program with one shape for all",
-    ),
-    Gap(
         "distributed::test_sparse_all_reduce_sum distributed::test_sparse_all_reduce_sum_cuda",
         "notyet",
         "all_reduce of sparse tensors, which only gloo has",
