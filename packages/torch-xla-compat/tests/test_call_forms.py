@@ -49,6 +49,11 @@ def of_groups() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     return lhs.to("xla"), rhs.to("xla"), torch.tensor([2, 0, 4], dtype=torch.int32, device="xla")
 
 
+class Swapped(nn.Module):
+    def forward(self, a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return b, a
+
+
 #   a call as torch_xla's documentation and its users write it       what it gives, as lists
 FORMS: dict[str, tuple[Callable[[], Any], Any]] = {
     "all_reduce by position": (
@@ -112,6 +117,10 @@ FORMS: dict[str, tuple[Callable[[], Any], Any]] = {
     "scan_layers": (
         lambda: scan_layers.scan_layers([nn.Identity(), nn.Identity()], x(), is_layer_pure=True),
         [0, 1, 2, 3],
+    ),
+    "scan_layers of a tuple": (
+        lambda: scan_layers.scan_layers([Swapped(), Swapped(), Swapped()], (x(), x() + 1)),
+        [[1, 2, 3, 4], [0, 1, 2, 3]],
     ),
     "compile as a decorator": (lambda: torch_xla.compile(lambda a: a + 1)(x()), [1, 2, 3, 4]),
     "compile by keywords": (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,12 +13,23 @@ from torch import nn
 
 import torch_xla
 import torch_xla.core.xla_model as xm
+import warm
 from torch_xla.amp import GradScaler, autocast, syncfree
 from torch_xla.distributed.parallel_loader import MpDeviceLoader, ParallelLoader
 from torch_xla.experimental.scan import scan
 from torch_xla.experimental.scan_layers import scan_layers
 from torch_xla.utils import serialization
 from torch_xla.utils.utils import SampleGenerator
+
+PREEMPTED = """
+import os, signal, sys, torch, torch_xla
+from torch_xla.experimental.distributed_checkpoint import CheckpointManager
+manager = CheckpointManager(sys.argv[1], save_interval=100)
+state = {"x": torch.ones(2, device="xla")}
+print([manager.save(step, state) for step in range(1, 5)], manager.all_steps())
+os.kill(os.getpid(), signal.SIGTERM)
+print(manager.should_save(5), manager.save(5, state), manager.reached_preemption(5), manager.all_steps())
+"""
 
 
 def small_model() -> nn.Sequential:
@@ -218,3 +230,10 @@ def test_checkpoints_are_kept_and_found(tmp_path: Path) -> None:
     assert saved == [False, True] * 3
     assert manager.all_steps() == [4, 6]
     assert all(torch.equal(v.cpu(), wanted[n]) for n, v in model.state_dict().items())
+
+
+def test_a_run_that_is_told_to_end_before_its_first_checkpoint_saves_one(tmp_path: Path) -> None:
+    done = warm.run(["-c", PREEMPTED, str(tmp_path)], dict(os.environ))
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["[False, False, False, False] []", "True True True [5]"]

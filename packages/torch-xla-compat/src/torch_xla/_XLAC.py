@@ -9,8 +9,16 @@ import torch
 from torch_pjrt.errors import UnsupportedError
 from torch_xla.core.stablehlo_text import get_stablehlo
 from torch_xla.distributed.spmd.marking import sharding_text as _get_xla_sharding_spec
+from torch_xla.distributed.spmd.shards import from_cpu_shards as _global_tensor_from_cpu_shards
+from torch_xla.distributed.spmd.shards import sharding_type as _get_xla_sharding_type
 
-__all__ = ["_get_stablehlo", "_get_xla_sharding_spec", "_xla_get_tensor_id"]
+__all__ = [
+    "_get_stablehlo",
+    "_get_xla_sharding_spec",
+    "_get_xla_sharding_type",
+    "_global_tensor_from_cpu_shards",
+    "_xla_get_tensor_id",
+]
 
 
 def _xla_get_tensor_id(tensor: torch.Tensor) -> int:

@@ -34,6 +34,7 @@ from torch_xla.process_groups import register as _register  # noqa: E402
 from torch_xla.steps import compile, manual_seed, step, sync  # noqa: E402
 
 from torch_xla.distributed.launching import launch  # noqa: E402  isort: skip
+from torch_xla.core import xla_model as xm  # noqa: E402  isort: skip
 from torch_xla.operators import _register as _define  # noqa: E402  isort: skip
 from torch_xla.stablehlo import save_as_stablehlo, save_torch_model_as_stablehlo  # noqa: E402  isort: skip
 
@@ -56,6 +57,7 @@ __all__ = [
     "save_torch_model_as_stablehlo",
     "step",
     "sync",
+    "xm",
 ]
 
 __getattr__ = _absent(

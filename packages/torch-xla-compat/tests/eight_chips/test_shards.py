@@ -8,10 +8,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
+from torch.distributed.tensor import (
+    Replicate,
+    Shard,
+    distribute_module,
+    distribute_tensor,
+    init_device_mesh,
+)
 
 import torch_xla.core.xla_model as xm
 import torch_xla.distributed.spmd as xs
 from torch_pjrt_spmd import ShardingWarning
+from torch_xla import _XLAC
 from torch_xla.distributed.parallel_loader import MpDeviceLoader
 
 CHIPS = 8
@@ -122,3 +131,72 @@ def test_the_last_batch_may_be_smaller() -> None:
         sums = [b.sum().item() for b in MpDeviceLoader(batches, "xla", input_sharding=spec)]
 
     assert sums == [256.0, 256.0, 36.0]
+
+
+def test_the_text_of_a_sharding_names_chips_one_by_one() -> None:
+    turned = xs.Mesh(range(7, -1, -1), (1, 8), ("a", "b"))
+    crossed = xs.Mesh(range(8), (2, 4), ("a", "b"))
+
+    text_of = _XLAC._get_xla_sharding_spec
+    x = xs.mark_sharding(torch.ones(1, 8).to("xla"), turned, ("a", "b"))
+    y = xs.mark_sharding(torch.ones(8).to("xla"), crossed, (("b", "a"),))
+    z = xs.mark_sharding(torch.ones(4, 4).to("xla"), crossed, ("a", None))
+
+    assert text_of(x) == "{devices=[1,8]7,6,5,4,3,2,1,0}"
+    assert text_of(y) == "{devices=[8]0,4,1,5,2,6,3,7}"
+    assert text_of(z) == "{devices=[2,1,4]0,1,2,3,4,5,6,7 last_tile_dim_replicate}"
+
+
+@pytest.mark.parametrize("spec", [(0, 1), (1, 0), ((0, 1), None), (None, 1), (None, None)])
+def test_shards_of_the_cpu_become_the_tensor_that_has_them(spec: tuple[Any, ...]) -> None:
+    on = xs.Mesh(range(8), (2, 4))
+    whole = torch.arange(64.0).view(8, 8)
+    marked = xs.mark_sharding(whole.to("xla"), on, spec)
+    shards = [shard.data for shard in marked.local_shards]  # type: ignore[attr-defined]
+
+    make = _XLAC._global_tensor_from_cpu_shards
+    made = make(shards, on.get_op_sharding(spec))
+
+    assert torch.equal(made.cpu(), whole)
+    assert made.sharding_spec == marked.sharding_spec  # type: ignore[attr-defined]
+    for wrong in ((9, 8), (8,), (1, 1)):
+        with pytest.raises(RuntimeError, match="are no tensor of"):
+            make(shards, on.get_op_sharding(spec), torch.Size(wrong))
+    with pytest.raises(RuntimeError, match="7 shards"):
+        make(shards[1:], on.get_op_sharding(spec))
+
+
+def test_a_marked_tensor_has_pytorchs_placements() -> None:
+    on = xs.Mesh(range(8), (2, 4), ("a", "b"))
+    marked: Any = xs.mark_sharding(torch.ones(8, 8).to("xla"), on, (None, "a"))
+
+    assert marked.placements == (Shard(1), Replicate())
+    assert not hasattr(torch.ones(2), "placements")
+
+
+def test_a_small_batch_is_divided_by_the_chips_of_its_process() -> None:
+    spec = xs.ShardingSpec(xs.Mesh(range(8), (8,), ("a",)), ("a", None), minibatch=True)
+
+    placed = xm.send_cpu_data_to_device([torch.ones(16, 2)], "xla", spec)[0]
+
+    assert "devices=[8,1]" in placed.sharding_spec
+    with pytest.raises(RuntimeError, match="per-host batch size must be divisible"):
+        xm.send_cpu_data_to_device([torch.ones(7, 2)], "xla", spec)
+
+
+def test_a_module_is_distributed_by_a_function_of_pytorchs_mesh() -> None:
+    of_pytorch = init_device_mesh("xla", mesh_shape=(8,))
+    meshes = []
+
+    def shard(name: str, module: nn.Module, given: Any) -> None:
+        meshes.append(given)
+        for parameter in module.parameters(recurse=False):
+            distribute_tensor(parameter, given, [Shard(0)])
+
+    with pytest.warns(ShardingWarning, match="Dim 0"):
+        model = distribute_module(nn.Linear(4, 8).to("xla"), of_pytorch, shard)
+        small = distribute_module(nn.Linear(4, 1).to("xla"), of_pytorch, shard)
+
+    assert set(map(id, meshes)) == {id(of_pytorch)}
+    assert "devices=[8,1]" in model.weight.sharding_spec  # type: ignore[operator]
+    assert small(torch.ones(2, 4, device="xla")).shape == (2, 1)

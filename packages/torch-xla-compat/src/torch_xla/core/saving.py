@@ -46,10 +46,10 @@ def send_cpu_data_to_device(datas: Any, device: Any, input_sharding: Any = None)
 
     def place(spec: Any) -> Callable[[torch.Tensor], torch.Tensor]:
         def to(tensor: torch.Tensor) -> torch.Tensor:
-            moved = tensor.to(device_strings.own(device))
-            if spec is not None and spec.can_apply(moved):
-                spec.apply(moved)
-            return moved
+            where = device_strings.own(device)
+            if spec is not None and spec.can_apply(tensor):
+                return spec.placed(tensor, where)
+            return tensor.to(where)
 
         return to
 

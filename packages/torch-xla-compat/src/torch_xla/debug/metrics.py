@@ -7,12 +7,14 @@ from collections.abc import Callable, Sequence
 import torch_pjrt
 from torch_pjrt.extend import counters
 
-#   metric                   how often                              seconds in all
+#   metric                   how often                              seconds in all, or bytes
 _METRICS: dict[str, tuple[Callable[[], int], Callable[[], float]]] = {
     "CompileTime": (lambda: counters.programs_compiled, lambda: counters.compile_s),
     "ExecuteTime": (lambda: counters.programs_run, lambda: counters.launch_s),
     "TransferToDeviceTime": (lambda: counters.uploads, lambda: counters.upload_s),
     "TransferFromDeviceTime": (lambda: counters.downloads, lambda: counters.download_s),
+    "OutboundData": (lambda: counters.uploads, lambda: counters.uploaded_bytes),
+    "InboundData": (lambda: counters.downloads, lambda: counters.downloaded_bytes),
     "InputOutputAliasCount": (lambda: counters.donated, lambda: 0.0),
 }  # fmt: skip
 #   counter            its value
@@ -37,7 +39,11 @@ def short_metrics_report(
     lines = []
     for name in _chosen(metric_names, globals()["metric_names"]()):
         count, seconds, _ = metric_data(name) or (0, 0.0, ())
-        lines += [f"Metric: {name}", f"  TotalSamples: {count}", f"  Accumulator: {seconds:.6f}s"]
+        lines += [
+            f"Metric: {name}",
+            f"  TotalSamples: {count}",
+            f"  Accumulator: {_amount(name, seconds)}",
+        ]
     for name in _chosen(counter_names, globals()["counter_names"]()):
         lines += [f"Counter: {name}", f"  Value: {counter_value(name) or 0}"]
     return "\n".join(lines)
@@ -49,7 +55,7 @@ def metric_names() -> list[str]:
 
 
 def metric_data(name: str) -> tuple[int, float, tuple[()]] | None:
-    """How many samples a metric has, and their sum: seconds, where it is a time. None where it has none.
+    """How many samples a metric has, and their sum: seconds of a time, bytes of data. None where it has none.
 
     torch_xla's third, the samples, is empty.
     """
@@ -89,6 +95,10 @@ def clear_metrics() -> None:
 def clear_counters() -> None:
     """`clear_all`: metrics and counters are the same numbers here."""
     clear_all()
+
+
+def _amount(name: str, value: float) -> str:
+    return f"{int(value)}B" if name.endswith("Data") else f"{value:.6f}s"
 
 
 def _on_cpu() -> dict[str, int]:

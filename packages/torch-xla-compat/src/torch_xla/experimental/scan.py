@@ -41,6 +41,8 @@ def scan(
 
     `partition_fn` and `is_fn_pure` are accepted and not used.
     """
+    if not callable(fn):
+        raise SettingError("`scan` calls a function.", saw=repr(fn))
     leaves, nest = tree_flatten(xs)
     lengths = {len(leaf) for leaf in leaves}
     if len(lengths) != 1 or 0 in lengths:

@@ -14,10 +14,10 @@ def scan_layers(
     partition_fn: Any = None,
     is_layer_pure: bool = False,
 ) -> Any:
-    """The layers called one after another, each with the result of the one before.
+    """The layers called one after another, each with the result of the one before; a tuple is its arguments.
 
     Layers that repeat become one loop of the program by themselves (the page `rolled-layers`).
     """
     for layer in layers:
-        input_data = layer(input_data)
+        input_data = layer(*input_data) if isinstance(input_data, tuple) else layer(input_data)
     return input_data

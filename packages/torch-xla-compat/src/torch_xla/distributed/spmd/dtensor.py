@@ -9,6 +9,7 @@ import torch
 
 import torch_pjrt_spmd
 from torch_xla.absent import absent
+from torch_xla.distributed.spmd.marking import that_divide
 from torch_xla.distributed.spmd.mesh import Mesh
 
 __getattr__ = absent(
@@ -41,12 +42,28 @@ def convert_to_xla_partition_spec(
 def xla_distribute_tensor(
     tensor: torch.Tensor, device_mesh: Any, placements: Sequence[Any] | None = None
 ) -> torch.Tensor:
-    """`torch_pjrt_spmd.distribute_tensor`: each part of a CPU tensor on its chip."""
+    """`torch_pjrt_spmd.distribute_tensor`: each part of a CPU tensor on its chip.
+
+    A dim that chips do not divide lies whole on each, as with `mark_sharding`.
+    """
     from torch.distributed.tensor import Replicate
 
-    mesh = convert_to_xla_mesh(device_mesh).pjrt
-    where = placements or [Replicate()] * len(mesh.shape)
-    return torch_pjrt_spmd.distribute_tensor(tensor, mesh, where)
+    ours = convert_to_xla_mesh(device_mesh)
+    where = list(placements or [Replicate()] * len(ours.mesh_shape))
+    names = [
+        ours.axis_names[axis] if placed.is_shard() else None for axis, placed in enumerate(where)
+    ]
+    spec = [
+        tuple(
+            name
+            for name, placed in zip(names, where, strict=True)
+            if name and placed.dim % tensor.dim() == dim
+        )
+        for dim in range(tensor.dim())
+    ]
+    whole = [dim for dim, kept in enumerate(that_divide(tensor, ours, tuple(spec))) if kept is None]
+    where = [Replicate() if p.is_shard() and p.dim % tensor.dim() in whole else p for p in where]
+    return torch_pjrt_spmd.distribute_tensor(tensor, ours.pjrt, where)
 
 
 def xla_distribute_module(
@@ -56,6 +73,13 @@ def xla_distribute_module(
     input_fn: Callable[..., Any] | None = None,
     output_fn: Callable[..., Any] | None = None,
 ) -> torch.nn.Module:
-    """`torch_pjrt_spmd.distribute_module`."""
+    """`torch_pjrt_spmd.distribute_module`; the functions are called with the mesh that was given."""
     mesh = None if device_mesh is None else convert_to_xla_mesh(device_mesh).pjrt
-    return torch_pjrt_spmd.distribute_module(module, mesh, partition_fn, input_fn, output_fn)
+
+    def with_own(function: Callable[..., Any] | None) -> Callable[..., Any] | None:
+        if function is None or device_mesh is None:
+            return function
+        return lambda *args: function(*args[:-1], device_mesh)
+
+    functions = map(with_own, (partition_fn, input_fn, output_fn))
+    return torch_pjrt_spmd.distribute_module(module, mesh, *functions)

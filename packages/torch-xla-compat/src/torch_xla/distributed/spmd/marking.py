@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+import re
 import warnings
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
+import numpy as np
 import torch
 
 import torch_pjrt_spmd
+from torch_xla import runtime
 from torch_xla.distributed.spmd.mesh import Mesh, PartitionSpec, pjrt_mesh, pjrt_spec
 
 
@@ -52,10 +55,10 @@ def mark_sharding(t: torch.Tensor, mesh: Mesh, partition_spec: PartitionSpec) ->
     `torch_pjrt_spmd.mark_sharding`.
     """
     spec = pjrt_spec(mesh, partition_spec)
-    return torch_pjrt_spmd.mark_sharding(t, pjrt_mesh(mesh), _that_divide(t, mesh, spec))
+    return torch_pjrt_spmd.mark_sharding(t, pjrt_mesh(mesh), that_divide(t, mesh, spec))
 
 
-def _that_divide(t: torch.Tensor, mesh: Mesh, spec: tuple[Any, ...]) -> tuple[Any, ...]:
+def that_divide(t: torch.Tensor, mesh: Mesh, spec: tuple[Any, ...]) -> tuple[Any, ...]:
     """`spec` with None for the dims that its axes do not divide."""
     if len(spec) != t.dim():
         return spec  # refused, with a text that says so
@@ -140,7 +143,7 @@ def unwrap_sharded_tensor(t: torch.Tensor) -> torch.Tensor:
 class ShardingSpec:
     """How the tensors of a loader's batches lie: for `MpDeviceLoader(input_sharding=)`.
 
-    minibatch   each process loads its own rows only.
+    minibatch   each process loads its own rows only, which its chips must divide: else `RuntimeError`.
     """
 
     mesh: Mesh
@@ -155,14 +158,46 @@ class ShardingSpec:
         """Mark the tensor."""
         mark_sharding(t, self.mesh, self.partition_spec)
 
+    def placed(self, t: torch.Tensor, device: Any) -> torch.Tensor:
+        """A CPU tensor on the device, spread over the mesh: the whole, or the rows of this process."""
+        if not self.minibatch:
+            moved = t.to(device)
+            self.apply(moved)
+            return moved
+        chips = runtime.addressable_runtime_device_count()
+        if t.shape[0] % chips:
+            raise RuntimeError(
+                "When minibatch is configured, the per-host batch size must be divisible by local runtime "
+                f"device count. Per host input data shape = {tuple(t.shape)}, "
+                f"local_runtime_device_count = {chips}"
+            )
+        spec = pjrt_spec(self.mesh, self.partition_spec)
+        return torch_pjrt_spmd.make_global_batch(t, pjrt_mesh(self.mesh), spec)
+
 
 def sharding_text(t: torch.Tensor) -> str:
-    """XLA's own text of how a tensor lies, `{devices=[4,1]0,1,2,3}`; empty for one that is not marked."""
+    """XLA's own text of how a tensor lies, `{devices=[4,1]0,1,2,3}`; empty for one that is on one chip."""
     from jax.sharding import NamedSharding
     from jax.sharding import PartitionSpec as JaxSpec
 
     lies = torch_pjrt_spmd.sharding_of(t)
     if lies is None:
         return ""
-    sharding = NamedSharding(lies.mesh.root.jax_mesh, JaxSpec(*lies.spec))
-    return str(sharding._to_xla_hlo_sharding(t.dim()))
+    mesh = lies.mesh.root.jax_mesh
+    sharding = NamedSharding(mesh, JaxSpec(*lies.spec))
+    text = str(sharding._to_xla_hlo_sharding(t.dim()))
+    listed = re.sub(r"<=\[([\d,]*)\](?:T\(([\d,]*)\))?", _listed, text)
+    chips = [chip.id for chip in mesh.devices.flat]
+    return re.sub(r"(?<=\])[\d,]+", lambda found: _chips_at(found[0], chips), listed)
+
+
+def _chips_at(places: str, chips: list[int]) -> str:
+    """The numbers of the chips at those places of the mesh."""
+    return ",".join(str(chips[int(place)]) for place in places.split(","))
+
+
+def _listed(found: re.Match[str]) -> str:
+    """`0,1,2,3` for `<=[4]`, XLA's shorter form: the numbers in a shape, whose dims may be turned."""
+    shape, order = ([int(n) for n in (text or "").split(",") if n] for text in found.groups())
+    numbers = np.arange(math.prod(shape)).reshape(shape)
+    return ",".join(map(str, numbers.transpose(order or None).flatten()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -53,6 +54,10 @@ class Mesh:
         """Which axis has the name; None if none has."""
         return self.axis_names.index(name) if name in self.axis_names else None
 
+    def get_op_sharding(self, partition_spec: PartitionSpec) -> OpSharding:
+        """How tensors lie on the mesh, for `_XLAC._global_tensor_from_cpu_shards`."""
+        return OpSharding(self, tuple(partition_spec))
+
     def get_jax_mesh(self) -> Any:
         """The same as `jax.sharding.Mesh`."""
         return self.pjrt.jax_mesh
@@ -83,6 +88,26 @@ class Mesh:
 
     def __hash__(self) -> int:
         return hash(self.pjrt)
+
+
+@dataclass(frozen=True)
+class OpSharding:
+    """How tensors lie on a mesh."""
+
+    mesh: Mesh
+    partition_spec: tuple[Any, ...]
+
+    def axes(self) -> list[tuple[int, ...]]:
+        """Of each dim the numbers of the mesh's axes that it is spread along."""
+        entries = [e if isinstance(e, (tuple, list)) else (e,) for e in self.partition_spec]
+        return [
+            tuple(
+                axis if isinstance(axis, int) else self.mesh.axis_names.index(axis)
+                for axis in entry
+                if axis is not None
+            )
+            for entry in entries
+        ]
 
 
 class HybridMesh(Mesh):

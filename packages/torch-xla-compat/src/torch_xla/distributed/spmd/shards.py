@@ -15,13 +15,20 @@ from dataclasses import dataclass
 from types import EllipsisType
 from typing import Any
 
+import numpy as np
 import torch
 
 import torch_pjrt_spmd
 from torch_pjrt.errors import UnsupportedError
 from torch_pjrt.extend import is_pjrt
 from torch_xla import runtime
-from torch_xla.distributed.spmd.marking import ShardingType, XLAShardedTensor, sharding_text
+from torch_xla.distributed.spmd.marking import (
+    ShardingType,
+    XLAShardedTensor,
+    mark_sharding,
+    sharding_text,
+)
+from torch_xla.distributed.spmd.mesh import OpSharding
 
 
 @dataclass(eq=False)
@@ -90,6 +97,41 @@ def load_local_shards_(tensor: torch.Tensor, shards: Sequence[XLAShard]) -> None
         tensor.copy_(values)
 
 
+def from_cpu_shards(
+    shards: Sequence[torch.Tensor],
+    op_sharding: OpSharding,
+    global_shape: Sequence[int] | None = None,
+) -> torch.Tensor:
+    """The tensor whose parts are `shards`, CPU tensors in the order of the chips' numbers, on the mesh.
+
+    global_shape    smaller than what the parts are together, where the last ones are padded.
+
+    Raises `RuntimeError` for another number of parts than chips, and for a shape that is not of such parts.
+    """
+    mesh, entries = op_sharding.mesh, op_sharding.axes()
+    lengths = [math.prod(mesh.mesh_shape[axis] for axis in axes) for axes in entries]
+    if len(shards) != mesh.size() or shards[0].dim() > len(entries):
+        raise RuntimeError(f"{len(shards)} shards were given for {mesh.size()} chips.")
+    lengths = lengths[: shards[0].dim()]
+    whole = [n * size for n, size in zip(lengths, shards[0].shape, strict=True)]
+    shape = whole if global_shape is None else list(global_shape)
+    parts = [-(-size // n) for size, n in zip(shape, lengths, strict=False)]
+    if len(shape) != len(whole) or parts != list(shards[0].shape):
+        raise RuntimeError(
+            f"Shards of {list(shards[0].shape)}, {lengths} along each dim, are no tensor of {shape}."
+        )
+    values = torch.empty(whole, dtype=shards[0].dtype)
+    for place, number in np.ndenumerate(mesh.get_logical_mesh()):
+        at = []
+        for axes, size in zip(entries, shards[0].shape, strict=False):
+            sizes = [mesh.mesh_shape[axis] for axis in axes]
+            index = int(np.ravel_multi_index([place[axis] for axis in axes], sizes)) if axes else 0
+            at.append(slice(index * size, (index + 1) * size))
+        values[tuple(at)] = shards[int(number)]
+    tensor = values[tuple(slice(size) for size in shape)].to("pjrt")
+    return mark_sharding(tensor, mesh, op_sharding.partition_spec[: tensor.dim()])
+
+
 def sharding_type(tensor: torch.Tensor) -> ShardingType | None:
     """TILED if each chip has another part, PARTIAL if some have the same one, REPLICATED if all have all.
 
@@ -114,6 +156,7 @@ def give_attributes() -> None:
     tensor.local_shards = _of_marked("local_shards", local_shards)
     tensor.sharding_type = _of_marked("sharding_type", sharding_type)
     tensor.sharding_spec = _of_marked("sharding_spec", sharding_text)
+    tensor.placements = _of_marked("placements", torch_pjrt_spmd.placements_of)
     tensor.global_tensor = _of_marked("global_tensor", lambda t: t)
     tensor.load_local_shards_ = _of_marked(
         "load_local_shards_", lambda t: functools.partial(load_local_shards_, t)

@@ -28,7 +28,8 @@ class CheckpointManager:
     """The checkpoints of a run, in a folder: `torch_pjrt_fsdp.CheckpointManager` by torch_xla's names.
 
     save_interval   every how many steps `save` saves. max_to_keep: how many stay; 0: all.
-    chkpt_on_preemption     SIGTERM makes the next `save` save, whatever the step.
+    chkpt_on_preemption     SIGTERM makes the next `save` save, whatever the step, and `reached_preemption`
+                            true. All processes make a manager, and call `save` at each step.
     """
 
     def __init__(
@@ -50,10 +51,13 @@ class CheckpointManager:
             preemption=signal.SIGTERM if chkpt_on_preemption else None,
         )
         self.save_interval = save_interval
+        self._reached = False
+        if save_interval > 1:
+            self._manager.save(1, {})  # saves nothing, and listens to the signal from now on
 
     def should_save(self, step: int) -> bool:
         """Whether `save` would save at this step."""
-        return step % self.save_interval == 0 or self._manager.preempted
+        return step % self.save_interval == 0 or self.reached_preemption(step)
 
     def save(self, step: int, state_dict: Mapping[str, Any], force: bool = False) -> bool:
         """Save at this step if it is time, or `force`; whether it did. Returns when it has been written."""
@@ -63,10 +67,11 @@ class CheckpointManager:
 
     def save_async(self, step: int, state_dict: Mapping[str, Any], force: bool = False) -> bool:
         """The same; the checkpoint is written beside the next steps."""
-        if not force and not self.should_save(step):
-            return False
-        self._manager.save(step, state_dict, force=True)
-        return True
+        try:
+            return self._manager.save(step, state_dict, force=force)
+        except SystemExit:  # it has saved; torch_xla leaves it to the loop to end
+            self._reached = True
+            return True
 
     def restore(self, step: int, state_dict: MutableMapping[str, Any]) -> None:
         """Write the checkpoint of the step into `state_dict`, each tensor as it lies there."""
@@ -82,7 +87,7 @@ class CheckpointManager:
 
     def reached_preemption(self, step: int) -> bool:
         """Whether SIGTERM has come."""
-        return self._manager.preempted
+        return self._reached or self._manager.preempted
 
 
 def prime_optimizer(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
