@@ -117,7 +117,7 @@ def contest_row(
     told = [line.split() for line in err.splitlines() if " s  cost " in line]
     bounds = [int(words[-1]) for words in told if words[-1] != "None"]
     cells = [f"{letter}, {what}", seconds, cost_at(told, 10), cost_at(told, 60), f"{cost:,}"]
-    cells += [f"{max(bounds):,}", f"{took:.1f}", f"{mib:,.0f}"]
+    cells += [f"{max(bounds):,}" if bounds else "none", f"{took:.1f}", f"{mib:,.0f}"]
     cells += [f"{other:,}" for other in published]
     cells.append(f"{min(cost, *published) / cost:.4f}")
     return "| " + " | ".join(map(str, cells)) + " |"
@@ -166,11 +166,12 @@ def planted_row(nodes: int, seed: int, how: dict[str, Any]) -> str:
     cost, limit = problem.cost(choice), problem.usage_limit
     assert problem.is_allowed(choice) and (limit is None or problem.peak(choice) <= limit)
     told = [line.split() for line in err.splitlines() if " s  cost " in line]
-    bound = max(int(words[-1]) for words in told if words[-1] != "None")
+    bounds = [int(words[-1]) for words in told if words[-1] != "None"]
+    bound = f"{max(bounds):,}" if bounds else "none"
     options = ", ".join(f"{name} {value:,}" for name, value in how.items())
     return (
         f"| {nodes:,} | {options} | {entries:,} | {len(problem.tables):,} | {binds:,} | {least:,} | "
-        f"{cost:,} | {(cost - least) / least:.3%} | {bound:,} | {took:.1f} | {mib:,.0f} |"
+        f"{cost:,} | {(cost - least) / least:.3%} | {bound} | {took:.1f} | {mib:,.0f} |"
     )
 
 
