@@ -13,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import cloudpickle
 import pytest
 import torch
 
@@ -30,13 +31,17 @@ NUMBER = r"\d[\d,]*(?:\.\d+)?(?:e-?\d+)?"
 def as_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """What a page sets ends with it; what it writes goes to a folder of its own."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(sys.modules, MODULE, ModuleType(MODULE))
+    module = ModuleType(MODULE)
+    monkeypatch.setitem(sys.modules, MODULE, module)
+    # Processes that a page starts get its functions as those of a script: they cannot import this module.
+    cloudpickle.register_pickle_by_value(module)
     config = torch_pjrt.config
     settings = {f.name: getattr(config, f.name) for f in dataclasses.fields(config)}
     precision = torch.get_float32_matmul_precision()
     torch.manual_seed(0)
     config.compile_options = {**config.compile_options, **quick_options()}
     yield
+    cloudpickle.unregister_pickle_by_value(module)
     for field, value in settings.items():
         setattr(config, field, value)
     torch.set_float32_matmul_precision(precision)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 from torch.nn.attention import SDPBackend
 
 from torch_pjrt.client.client import client
@@ -32,6 +33,11 @@ def _has_rule() -> bool:
         or torch._C._get_cudnn_sdp_enabled()
     )
     return allowed and _ONE_OPERATOR in client().lowerings
+
+
+def _is_differentiated_forward() -> bool:
+    """Whether tangents may be carried along (`forward_ad`, `torch.func.jvp`): PyTorch has no rule for those."""
+    return forward_ad._current_level >= 0
 
 
 def _is_batched() -> bool:
@@ -80,7 +86,7 @@ def scaled_dot_product_attention(
     enable_gqa: bool = False,
 ) -> torch.Tensor:
     """One operator where its rule takes the call and nobody has forbidden it (`sdpa_kernel`)."""
-    if _has_rule() and not _is_batched():
+    if _has_rule() and not _is_batched() and not _is_differentiated_forward():
         given = query, key, value, attn_mask
         if query.dim() != 4:
             given = _of_four_dims(*given) or given
