@@ -34,6 +34,7 @@ def loader() -> Any:
 def by_trainer(strategy: str, folder: str) -> dict[str, Any]:
     """Two epochs; then one more from the checkpoint of the first."""
     import lightning.pytorch as pl
+    from lightning.pytorch.callbacks import ModelCheckpoint
 
     class Classifier(pl.LightningModule):
         def __init__(self) -> None:
@@ -71,7 +72,7 @@ def by_trainer(strategy: str, folder: str) -> dict[str, Any]:
             enable_model_summary=False,
             num_sanity_val_steps=0,
             default_root_dir=folder,
-            callbacks=[pl.callbacks.ModelCheckpoint(folder, filename="{epoch}", save_top_k=-1)],
+            callbacks=[ModelCheckpoint(folder, filename="{epoch}", save_top_k=-1)],
             enable_checkpointing=True,
         )
         trainer.fit(module, loader(), loader(), ckpt_path=resume)

@@ -141,8 +141,8 @@ def _prepare_cache(
             self, generation_config, model_kwargs, generation_mode, batch_size, max_cache_length
         )
         return
-    from transformers.cache_utils import EncoderDecoderCache, StaticLayer
-    from transformers.cache_utils import StaticSlidingWindowLayer as SlidingLayer
+    from transformers.cache_utils import EncoderDecoderCache, StaticLayer  # pyright: ignore[reportMissingImports]
+    from transformers.cache_utils import StaticSlidingWindowLayer as SlidingLayer  # pyright: ignore[reportMissingImports]
 
     size = caches.rounded_up(max_cache_length, _longest(self) or 2**62)
     generation_config.cache_implementation = "static"

@@ -36,7 +36,7 @@ def _has_rule() -> bool:
 
 
 def _is_differentiated_forward() -> bool:
-    """Whether tangents may be carried along (`forward_ad`, `torch.func.jvp`): PyTorch has no rule for those."""
+    """Whether tangents may be carried along (`forward_ad`, `torch.func.jvp`): PyTorch has no rule there."""
     return forward_ad._current_level >= 0
 
 
