@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from torch_pjrt.client import partition
-from torch_pjrt.client.shardings import Sharding
+from torch_pjrt.client.shardings import Sharding, indices
 
 
 def is_elsewhere_too(where: Any) -> bool:
@@ -19,8 +19,7 @@ def is_elsewhere_too(where: Any) -> bool:
 
 def own_parts(array: np.ndarray, sharding: Sharding) -> jax.Array:
     """An array of which each process has the same content, and puts its own parts on its chips."""
-    indices = sharding.addressable_devices_indices_map(array.shape)
-    for index in {str(index): index for index in indices.values()}.values():
+    for index, _ in indices(sharding, array.shape):
         note_part(sharding, array.shape, index, array[index])
     return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
 

@@ -106,9 +106,8 @@ class _Script:
 
     def _done(self, use: Use, row: Row) -> bool:
         if self.edits.source(use.root) != use.root.id:
-            return (
-                False  # Python 3.11 does not know where it is, in some f-strings of several lines
-            )
+            # Python 3.11 does not know where it is, in some f-strings of several lines.
+            return False
         if isinstance(row, Rename):
             self.edits.replace(use.node, row.to)
             self.needed.append(row.to.rpartition(".")[0])

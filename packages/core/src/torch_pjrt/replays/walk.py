@@ -58,6 +58,7 @@ _WRAPPED: dict[type, str] = {
     weakref.WeakSet: "data",
     weakref.WeakValueDictionary: "data",
 }
+_WRAPPERS_OF_CONTAINERS = tuple(_WRAPPED)
 _OF_MODULES = frozenset(vars(nn.Module()))
 # Methods that PyTorch calls, whether or not some code names them.
 _RUN_BY_PYTORCH = frozenset(
@@ -326,7 +327,7 @@ class Walk:
             self.watched.variables.append(x)
             self._add(f"{name}.get()", x.get(None))
             return leaf_of(x)
-        if isinstance(x, tuple(_WRAPPED)):
+        if isinstance(x, _WRAPPERS_OF_CONTAINERS):
             self._wrapped(name, x)
         if is_library(kind.__module__) and not _is_opened(x):
             return leaf_of(x)

@@ -8,6 +8,7 @@ Conventions of every pointwise file:
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -37,6 +38,18 @@ def filled(arrays: Sequence[Array]) -> list[Array]:
     """The arrays, all broadcast to one shape (`lax.select` and friends insist on it)."""
     shape = jnp.broadcast_shapes(*(x.shape for x in arrays))
     return [broadcast_to(x, shape) for x in arrays]
+
+
+def in_float64(compute: Callable[[Array, Array], Array]) -> Callable[[Array, Array], Array]:
+    """The same of two numbers, filled, in float64 where the device has it; in the dtype of the first."""
+
+    @functools.wraps(compute)
+    def wide(x: Array, y: Array) -> Array:
+        dtype = np.dtype(np.float64) if dtypes.are_wide() else x.dtype
+        result = compute(*(lax.convert_element_type(z, dtype) for z in filled([x, y])))
+        return lax.convert_element_type(result, x.dtype)
+
+    return wide
 
 
 def select(condition: Array, x: Array, y: Array) -> Array:

@@ -9,8 +9,7 @@ from __future__ import annotations
 import numpy as np
 from jax import lax
 
-from torch_pjrt import dtypes
-from torch_pjrt.lowering.pointwise.rows import constant, filled, select
+from torch_pjrt.lowering.pointwise.rows import constant, in_float64, select
 from torch_pjrt.lowering.promote import Array
 
 _N_TERMS = 9
@@ -31,15 +30,13 @@ _DIVISORS = (
 )
 
 
+@in_float64
 def zeta(x: Array, q: Array) -> Array:
-    """The sum of (q + k)**-x over k from 0 up; computed in float64 where the device has it.
+    """The sum of (q + k)**-x over k from 0 up.
 
     As in PyTorch, the result is infinite for x = 1 and at the poles, and nan for x < 1 and where a term
     would be complex.
     """
-    dtype = x.dtype
-    wide = np.dtype(np.float64) if dtypes.are_wide() else dtype
-    x, q = (lax.convert_element_type(z, wide) for z in filled([x, q]))
     zero, one, two, nan, inf = (constant(v, x) for v in (0, 1, 2, np.nan, np.inf))
     below = lax.le(q, zero)
     pole = lax.bitwise_and(below, lax.eq(q, lax.floor(q)))
@@ -61,7 +58,7 @@ def zeta(x: Array, q: Array) -> Array:
     result = select(complex_term, nan, result)
     result = select(pole, inf, result)
     result = select(lax.lt(x, one), nan, result)
-    return lax.convert_element_type(select(lax.eq(x, one), inf, result), dtype)
+    return select(lax.eq(x, one), inf, result)
 
 
 def _of_positive(x: Array, q: Array) -> Array:

@@ -166,6 +166,14 @@ def _position(indices: torch.Tensor | None, index: int) -> str:
     return f" {int((host_view(indices).flatten() == index).nonzero()[0])}"
 
 
+def not_true(condition: str) -> str:
+    """What PyTorch says where a condition of its C++ does not hold, and has no text."""
+    return (
+        f"Expected {condition} to be true, but got false.  (Could this error message be improved?  "
+        "If so, please report an enhancement request to PyTorch.)"
+    )
+
+
 def _bags(given: Given) -> Iterator[RangeCheck]:
     """Rows of the table, and where each bag begins."""
     weight, indices, offsets = given["weight"], given["indices"], given["offsets"]
@@ -195,7 +203,7 @@ def _bags(given: Given) -> Iterator[RangeCheck]:
         )
 
     def decreasing(_: int) -> Exception:
-        return RuntimeError(_NO_BAG)
+        return RuntimeError(not_true("i < index_size"))
 
     if indices.ndim == 1 and is_pjrt(offsets) and len(offsets):
         if mode != _MAX and len(offsets) > 1 and not _is_known_to_grow(offsets):
@@ -204,12 +212,6 @@ def _bags(given: Given) -> Iterator[RangeCheck]:
         yield RangeCheck(offsets[:1], 0, 1, late_start)
         yield RangeCheck(offsets[-1:], 0, indices.shape[0] + 1, no_start)
     yield RangeCheck(indices, 0, n, no_row)
-
-
-_NO_BAG = (
-    "Expected i < index_size to be true, but got false.  (Could this error message be improved?  "
-    "If so, please report an enhancement request to PyTorch.)"
-)
 
 
 def _is_known_to_grow(offsets: torch.Tensor) -> bool:

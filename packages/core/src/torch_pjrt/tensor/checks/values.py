@@ -19,7 +19,7 @@ from torch_pjrt.observe.causes import because
 from torch_pjrt.overloads import aten
 from torch_pjrt.run.deferred_checks import Refusal, look
 from torch_pjrt.run.sync import sync
-from torch_pjrt.tensor.checks.bounds import RangeCheck, defer_check, known_to_be_inside
+from torch_pjrt.tensor.checks.bounds import RangeCheck, defer_check, known_to_be_inside, not_true
 from torch_pjrt.tensor.padding.padded import count_tensor, padded_view
 from torch_pjrt.tensor.padding.recorded import with_rest
 from torch_pjrt.tensor.recording import record
@@ -41,10 +41,7 @@ class Fault(NamedTuple):
 
 Row = Callable[[Given], Iterator[Fault | RangeCheck]]
 
-_NO_CHANCE = (
-    "Expected p_in >= 0 && p_in <= 1 to be true, but got false.  (Could this error message be improved?  "
-    "If so, please report an enhancement request to PyTorch.)"
-)
+_NO_CHANCE = not_true("p_in >= 0 && p_in <= 1")
 
 
 def _each(*rows: tuple[str, str, str]) -> Row:
@@ -89,10 +86,7 @@ def _is_known_not_to_be_zero(x: torch.Tensor) -> bool:
     return True
 
 
-_NO_SEGMENT = (
-    "Expected segment_length >= 0 to be true, but got false.  (Could this error message be improved?  "
-    "If so, please report an enhancement request to PyTorch.)"
-)
+_NO_SEGMENT = not_true("segment_length >= 0")
 
 
 def _lengths(given: Given) -> Iterator[Fault | RangeCheck]:

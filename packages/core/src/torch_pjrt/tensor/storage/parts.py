@@ -15,24 +15,8 @@ import numpy as np
 from torch_pjrt import dtypes
 from torch_pjrt.client.client import client, telling_of_exhaustion
 from torch_pjrt.client.elsewhere import is_elsewhere_too, note_part
+from torch_pjrt.client.shardings import Index, indices
 from torch_pjrt.client.stack_elements import StackElement, whole
-
-Index = tuple[slice, ...]
-
-
-def indices(
-    sharding: jax.sharding.Sharding, shape: Sequence[int]
-) -> Iterator[tuple[Index, list[Any]]]:
-    """Each part of an array of this shape, a slice for each dim, and the chips of this process with it."""
-    parts: dict[tuple[tuple[int, int], ...], list[Any]] = {}
-    for chip, index in sharding.addressable_devices_indices_map(tuple(shape)).items():
-        assert index is not None
-        bounds = tuple(
-            (s.indices(n)[0], s.indices(n)[1]) for s, n in zip(index, shape, strict=True)
-        )
-        parts.setdefault(bounds, []).append(chip)
-    for bounds, chips in parts.items():
-        yield tuple(slice(*bound) for bound in bounds), chips
 
 
 def array_of_parts(

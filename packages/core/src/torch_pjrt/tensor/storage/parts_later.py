@@ -24,10 +24,10 @@ import torch
 from torch_pjrt import dtypes
 from torch_pjrt.client import memory
 from torch_pjrt.client.client import client, telling_of_exhaustion
+from torch_pjrt.client.shardings import Index, indices
 from torch_pjrt.client.stack_elements import StackElement, whole
 from torch_pjrt.client.wait import awaited
 from torch_pjrt.run.deferred_checks import look
-from torch_pjrt.tensor.storage.parts import Index, indices
 from torch_pjrt.tensor.storage.transfer import from_numpy, host_view, own_array
 
 # Where a part begins and ends, in each dim.

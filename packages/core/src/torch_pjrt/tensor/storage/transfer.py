@@ -19,6 +19,7 @@ from torch_pjrt.client import memory, partition
 from torch_pjrt.client.client import client
 from torch_pjrt.client.elsewhere import brought_here, is_elsewhere_too
 from torch_pjrt.client.placing import placed
+from torch_pjrt.client.shardings import Index, indices
 from torch_pjrt.client.stack_elements import alone
 from torch_pjrt.client.wait import awaited
 from torch_pjrt.graph.tape import Uploaded, Value
@@ -32,9 +33,7 @@ from torch_pjrt.tensor.storage.buffer import Buffer, buffer_of, spec_and_offset,
 from torch_pjrt.tensor.storage.padded_buffer import is_padded
 from torch_pjrt.tensor.storage.parts import (
     ArrivingArray,
-    Index,
     array_of_parts,
-    indices,
     is_in_parts,
     joined,
     parts_here,
