@@ -101,11 +101,9 @@ def partition_spec(entries: Sequence[Entry]) -> jax.sharding.PartitionSpec:
 def _fitting(size: int, mesh: Mesh | SubMesh, used: set[str]) -> Sequence[object]:
     """The axes, and tuples of them, that divide a dim of this size; but for those that other dims use."""
     free = [name for name in mesh.axis_names if name not in used]
-    tuples: list[tuple[str, ...]] = []
-    for n in range(1, len(free) + 1):
-        tuples += combinations(free, n)
-    fit = [some for some in tuples if size % prod(map(mesh.axis_size, some)) == 0]
-    return [name for name in free if (name,) in fit] + [some for some in fit if len(some) > 1]
+    some = [names for n in range(1, len(free) + 1) for names in combinations(free, n)]
+    fit = [names for names in some if size % prod(map(mesh.axis_size, names)) == 0]
+    return [names[0] if len(names) == 1 else names for names in fit]
 
 
 def _wrong(

@@ -24,6 +24,7 @@ from torch_pjrt_spmd.distributed.group import Group, fill, group_of
 from torch_pjrt_spmd.distributed.reductions import Kind
 from torch_pjrt_spmd.distributed.tensor_checks import (
     check_dtypes,
+    check_each,
     check_list,
     check_number,
     check_parts,
@@ -151,8 +152,7 @@ def _allgather_coalesced(outputs: Sequence[Tensors], inputs: Tensors, pg: Any, *
     check_number("all_gather_coalesced", "lists", outputs, group.size)
     of_inputs = [list(some) for some in zip(*outputs, strict=True)]
     for some, one in zip(of_inputs, inputs, strict=True):
-        for output in some:
-            check_list("all_gather_coalesced", [output], one, 0, 1)
+        check_each("all_gather_coalesced", some, one)
     _gather_lists(group, of_inputs, inputs)
     return done([x for some in outputs for x in some])
 
@@ -205,8 +205,7 @@ def _gather(
     if group.rank == root:
         for some, one in zip(outputs, inputs, strict=True):
             check_number("gather", "lists", some, group.size)
-            for output in some:
-                check_list("gather", [output], one, 0, 1)
+            check_each("gather", some, one)
     _gather_lists(group, outputs, inputs, root)
     return done([x for some in outputs for x in some])
 
@@ -229,8 +228,7 @@ def _scatter(
     for i, output in enumerate(outputs):
         if group.rank == root:
             check_number("scatter", "lists", inputs[i], group.size)
-            for x in inputs[i]:
-                check_list("scatter", [x], output, 0, 1)
+            check_each("scatter", inputs[i], output)
         given = torch.stack(list(inputs[i])) if group.rank == root else _zeros(group.size, output)
         group.run(collectives.scatter, (root,), [given], [output])
     return list(outputs), done(outputs)

@@ -29,7 +29,7 @@ class Uploads:
     """What a thread has put on the chips of some processes, all alike, since a launch was agreed on.
 
     checksum  of all of it, in order.
-    each      the last ones in words, each with its own checksum.
+    each      of each part in words, with its own checksum.
     """
 
     checksum: int = 0

@@ -54,6 +54,13 @@ def check_list(what: str, tensors: Tensors, one: torch.Tensor, own: int, n: int)
     check_shape(what, "A tensor in the list", tensors[own], one.shape)
 
 
+def check_each(what: str, tensors: Tensors, one: torch.Tensor) -> None:
+    """Raise where there is a tensor that is not like `one`."""
+    for tensor in tensors:
+        check_dtypes(what, (tensor, one))
+        check_shape(what, "A tensor in the list", tensor, one.shape)
+
+
 def check_splits(what: str, name: str, tensor: torch.Tensor, splits: Sequence[int], n: int) -> None:
     """Raise where the tensor's first dim is not the sum of splits; none: where ranks do not divide it."""
     rows = tensor.shape[0] if tensor.dim() else 1
