@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
+from torch_pjrt.errors import LoweringError
 from torch_pjrt.extend import (
     JointOp,
     Tape,
@@ -87,7 +88,13 @@ class Group:
         """
         values = [value_of(x) for x in inputs]
         tape = current()
-        if tape.nested or not fuses_collectives() or tape.joint not in (None, self.joint):
+        if tape.nested:  # also where nothing is on it yet
+            raise LoweringError(
+                "A collective is no part of a recorded graph: processes agree on it when it runs.",
+                saw=f"{function.__name__} of {[str(value.spec) for value in values]}",
+                expected="a collective between graphs, as torch.compile leaves it",
+            )
+        if not fuses_collectives() or tape.joint not in (None, self.joint):
             run_pending(tape, "a collective")
             tape = current()
         specs = tuple([value.spec for value in values])
