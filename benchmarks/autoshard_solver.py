@@ -22,10 +22,11 @@ from typing import Any
 
 import numpy as np
 
-from torch_pjrt_spmd.autoshard.solver import Problem, read
+from torch_pjrt_spmd.autoshard.solver import read
 from torch_pjrt_spmd.autoshard.solver.contraction import Contraction
 from torch_pjrt_spmd.autoshard.solver.core import core_of
 from torch_pjrt_spmd.autoshard.solver.known import planted
+from torch_pjrt_spmd.autoshard.solver.reading import to_json
 
 RESULTS = Path(__file__).parent / "results" / "autoshard-solver.md"
 # problem, what it is, seconds, and the published costs of the contest's first three teams, on eight cores
@@ -157,7 +158,7 @@ def planted_row(nodes: int, seed: int, how: dict[str, Any]) -> str:
     entries = sum(problem.tables[k].size for k in problem.edge_tables)
     binds = len(core_of(problem, Contraction(problem)).limits)
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
-        json.dump(as_json(problem), file)
+        json.dump(to_json(problem), file)
         file.flush()
         code, out, err, took, mib = run(Path(file.name), PLANTED_S)
     if code:
@@ -173,24 +174,6 @@ def planted_row(nodes: int, seed: int, how: dict[str, Any]) -> str:
         f"| {nodes:,} | {options} | {entries:,} | {len(problem.tables):,} | {binds:,} | {least:,} | "
         f"{cost:,} | {(cost - least) / least:.3%} | {bound} | {took:.1f} | {mib:,.0f} |"
     )
-
-
-def as_json(problem: Problem) -> dict[str, Any]:
-    """The contest's form."""
-    return {
-        "problem": {
-            "nodes": {
-                "intervals": problem.intervals.tolist(),
-                "costs": [c.tolist() for c in problem.node_costs],
-                "usages": [u.tolist() for u in problem.node_usages],
-            },
-            "edges": {
-                "nodes": problem.edges.tolist(),
-                "costs": [problem.tables[k].ravel().tolist() for k in problem.edge_tables],
-            },
-            "usage_limit": problem.usage_limit,
-        }
-    }
 
 
 if __name__ == "__main__":

@@ -6,50 +6,12 @@ import importlib.util
 import json
 from typing import Any
 
-import numpy as np
 import pytest
-import safetensors.torch
 import torch
+from small_checkpoints import COLUMNS, GROUP, ROWS, Model, drawn, loaded, others, words
 from torch import Tensor
 
 from torch_pjrt_quant import QuantizedLinear, load_gguf_, load_quantized_, packing
-
-COLUMNS, ROWS, GROUP = 64, 16, 32
-
-
-class Model(torch.nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm = torch.nn.LayerNorm(COLUMNS)
-        self.up = torch.nn.Linear(COLUMNS, ROWS)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.up(self.norm(x))
-
-
-def others() -> dict[str, Tensor]:
-    """What of the model is not quantized."""
-    return {
-        "norm.weight": torch.rand(COLUMNS),
-        "norm.bias": torch.rand(COLUMNS),
-        "up.bias": torch.rand(ROWS),
-    }
-
-
-def words(numbers: Tensor, order: tuple[int, ...] = tuple(range(8))) -> Tensor:
-    """Numbers (*, 8 n) from 0 to 15 as int32 (*, n): number order[i] of each eight in bits 4 i to 4 i + 3."""
-    eights = numbers.numpy().astype(np.uint32).reshape(*numbers.shape[:-1], -1, 8)
-    made = np.zeros(eights.shape[:-1], np.uint32)
-    for position, source in enumerate(order):
-        made |= eights[..., source] << np.uint32(4 * position)
-    return torch.from_numpy(made.view(np.int32))
-
-
-def drawn() -> tuple[Tensor, Tensor, Tensor]:
-    """Numbers (rows, columns), scales and zeros (rows, groups)."""
-    numbers = torch.randint(0, 16, (ROWS, COLUMNS))
-    shape = ROWS, COLUMNS // GROUP
-    return numbers, (torch.rand(shape) + 0.1).half(), torch.randint(1, 16, shape)
 
 
 def wide(numbers: Tensor, scale: Tensor, zero: Tensor, places: Tensor) -> Tensor:
@@ -59,17 +21,6 @@ def wide(numbers: Tensor, scale: Tensor, zero: Tensor, places: Tensor) -> Tensor
         for c in range(COLUMNS)
     ]
     return torch.stack(columns, 1)
-
-
-def loaded(tensors: dict[str, Tensor], config: dict[str, Any], folder: Any) -> Model:
-    safetensors.torch.save_file(
-        {n: t.contiguous() for n, t in tensors.items()}, folder / "model.safetensors"
-    )
-    (folder / "config.json").write_text(json.dumps({"quantization_config": config}))
-    with torch.device("meta"):
-        model = Model()
-    load_quantized_(model, folder)
-    return model
 
 
 def checked(model: Model, weight: Tensor, given: dict[str, Tensor]) -> None:
@@ -383,129 +334,3 @@ def test_what_is_tied_is_one_weight_that_is_loaded(stored, more):
     assert model.head.weight is model.embedding.weight
     assert torch.equal(model.head.weight.detach().cpu(), weight)
     assert isinstance(model.up, QuantizedLinear)
-
-
-COMPRESSED = {"quant_method": "compressed-tensors"}
-SMALL = {
-    "up.weight": torch.ones(ROWS, COLUMNS, dtype=torch.int8),
-    "up.weight_scale": torch.ones(ROWS, 1),
-}
-NORM = {"norm.weight": torch.ones(COLUMNS), "norm.bias": torch.ones(COLUMNS)}
-BIAS = {"up.bias": torch.ones(ROWS)}
-#   configuration, the tensors, what the error says
-UNFIT: dict[str, tuple[dict[str, Any], dict[str, Tensor], str]] = {
-    "nothing": (COMPRESSED, {}, r"lacks norm\.weight, norm\.bias, up\.weight, up\.bias"),
-    "another prefix": (
-        COMPRESSED,
-        {f"model.{name}": t for name, t in {**SMALL, **NORM, **BIAS}.items()},
-        r"lacks norm\.weight.*; it has model\..*, which the module has not",
-    ),
-    "another method": (
-        {"quant_method": "gptq", "bits": 4},
-        {**SMALL, **NORM, **BIAS},
-        r"`up\.weight` is torch\.int8 in the checkpoint, and a tensor of floats is expected",
-    ),
-    "other sizes": (
-        COMPRESSED,
-        {**SMALL, **NORM, **BIAS, "norm.weight": torch.ones(8)},
-        r"size mismatch for norm\.weight",
-    ),
-    "no bias": (COMPRESSED, {**SMALL, **NORM}, r"the checkpoint lacks up\.bias"),
-    "no norm": (COMPRESSED, {**SMALL, **BIAS}, r"lacks norm\.weight, norm\.bias"),
-    "eight bits": ({"quant_method": "gptq", "bits": 8}, {}, "8 bits a number, and only 4"),
-    "gemv": ({"quant_method": "awq", "version": "gemv"}, {}, "version 'gemv', and only 'gemm'"),
-    "short words": (
-        {"quant_method": "awq"},
-        {
-            "up.qweight": torch.zeros(COLUMNS, 1, dtype=torch.int32),
-            "up.qzeros": torch.zeros(2, 1, dtype=torch.int32),
-            "up.scales": torch.ones(2, ROWS),
-        },
-        r"`up` is no layer of 16 x 64 as awq writes it: qweight torch\.int32\[64, 1\]",
-    ),
-    "other rows": (
-        COMPRESSED,
-        {"up.weight": torch.ones(8, COLUMNS, dtype=torch.int8), "up.weight_scale": torch.ones(1)},
-        r"`up` is no layer of 16 x 64 as compressed-tensors .*weight torch\.int8\[8, 64\]",
-    ),
-    "scales for other rows": (
-        COMPRESSED,
-        {"up.weight": SMALL["up.weight"], "up.weight_scale": torch.ones(8, 1)},
-        r"`up` is no layer of 16 x 64",
-    ),
-    "int16": (
-        COMPRESSED,
-        {"up.weight": SMALL["up.weight"].short(), "up.weight_scale": torch.ones(1)},
-        r"`up`: numbers of torch\.int16, and int8 or float8_e4m3fn are read",
-    ),
-    "odd blocks": (
-        {"quant_method": "fp8", "weight_block_size": [8, 48]},
-        {
-            "up.weight": torch.ones(ROWS, COLUMNS).to(torch.float8_e4m3fn),
-            "up.weight_scale_inv": torch.ones(2, 2),
-        },
-        "`up`: scales .*whole blocks in a row",
-    ),
-    "blocks of int8": (
-        {**COMPRESSED, "weight_block_size": [8, 32]},
-        {"up.weight": SMALL["up.weight"], "up.weight_scale": torch.ones(2, 2)},
-        r"`up`: blocks of torch\.int8, and only those of float8_e4m3fn",
-    ),
-    "FP4": (
-        {"quant_method": "bitsandbytes"},
-        {
-            "up.weight": torch.ones(512, 1, dtype=torch.uint8),
-            "up.weight.quant_state.bitsandbytes__fp4": torch.ones(1, dtype=torch.uint8),
-        },
-        "`up`: numbers of FP4, and only those of NF4",
-    ),
-    "no state": (
-        {"quant_method": "bitsandbytes"},
-        {
-            "up.weight": torch.ones(512, 1, dtype=torch.uint8),
-            "up.weight.quant_state.bitsandbytes__nf4": torch.tensor(list(b"{}")).byte(),
-        },
-        "`up` is no layer of 16 x 64 as bitsandbytes writes it",
-    ),
-}
-
-
-@pytest.mark.parametrize("device", ["meta", "cpu"])
-@pytest.mark.parametrize("case", UNFIT)
-def test_a_checkpoint_that_does_not_fit_is_an_error_that_says_where(case, device):
-    config, tensors, words = UNFIT[case]
-    with torch.device(device):
-        model = Model()
-
-    with pytest.raises(ValueError, match=words):
-        load_quantized_(model, tensors, config=config)
-
-
-def test_what_the_module_has_not_is_a_warning():
-    tensors = {**SMALL, **NORM, **BIAS, "head.weight": torch.ones(1)}
-
-    with pytest.warns(UserWarning, match=r"has head\.weight, which the module has not"):
-        load_quantized_(Model(), tensors, config=COMPRESSED)
-
-
-@pytest.mark.parametrize("value", [0.0, 1.0])
-def test_a_bias_that_the_layer_has_not_counts_unless_it_is_zero(value):
-    model: Any = torch.nn.Sequential(torch.nn.Linear(COLUMNS, ROWS, bias=False))
-    tensors = {name.replace("up", "0"): t for name, t in SMALL.items()}
-
-    load_quantized_(model, {**tensors, "0.bias": torch.full((ROWS,), value)}, config=COMPRESSED)
-
-    assert (model[0].bias is not None) == bool(value)
-
-
-def test_what_is_missing_is_named(tmp_path):
-    numbers, scale, _ = drawn()
-    tensors = {"up.weight_packed": words(numbers), "up.weight_scale": scale}
-
-    with pytest.raises(ValueError, match=r"lacks norm\.weight, norm\.bias"):
-        loaded(tensors, {"quant_method": "compressed-tensors"}, tmp_path)
-
-
-def test_an_unknown_method_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="'aqlm', and should be one of gptq, awq"):
-        loaded(others(), {"quant_method": "aqlm"}, tmp_path)

@@ -26,6 +26,7 @@ from torch_pjrt_spmd.autoshard.solver.episodes import Episodes
 from torch_pjrt_spmd.autoshard.solver.exact import try_all
 from torch_pjrt_spmd.autoshard.solver.known import by_trying_all, planted, scattered
 from torch_pjrt_spmd.autoshard.solver.plain import PlainStart
+from torch_pjrt_spmd.autoshard.solver.reading import to_json
 from torch_pjrt_spmd.autoshard.solver.relaxation import Relaxation
 
 SECONDS = 60.0
@@ -233,7 +234,7 @@ def test_choice_is_found_though_the_limit_is_squeezed(share):
 def test_signal_ends_the_command_with_the_best_choice(number, tmp_path):
     problem, least = planted(1500, 8, **HARD)
     path = tmp_path / "problem.json"
-    path.write_text(json.dumps(as_json(problem)))
+    path.write_text(json.dumps(to_json(problem)))
     command = [sys.executable, "-m", "torch_pjrt_spmd.autoshard", "solve", str(path)]
     with subprocess.Popen(
         [*command, "--seconds", "500", "--progress"], text=True,
@@ -248,18 +249,3 @@ def test_signal_ends_the_command_with_the_best_choice(number, tmp_path):
     choice = np.array(json.loads(printed.splitlines()[-1]))
     assert is_within(problem, choice)
     assert problem.cost(choice) >= least
-
-
-def as_json(problem):
-    tables = [problem.tables[k].ravel().tolist() for k in problem.edge_tables]
-    return {
-        "problem": {
-            "nodes": {
-                "intervals": problem.intervals.tolist(),
-                "costs": [c.tolist() for c in problem.node_costs],
-                "usages": [u.tolist() for u in problem.node_usages],
-            },
-            "edges": {"nodes": problem.edges.tolist(), "costs": tables},
-            "usage_limit": problem.usage_limit,
-        }
-    }

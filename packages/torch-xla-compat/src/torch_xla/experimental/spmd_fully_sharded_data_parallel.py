@@ -11,7 +11,7 @@ from torch import nn
 import torch_pjrt_fsdp
 from torch_pjrt.errors import SettingError
 from torch_xla.distributed import spmd
-from torch_xla.distributed.fsdp.wrap import recursive_wrap
+from torch_xla.distributed.fsdp.children import wrap_children
 
 AXIS = "fsdp"
 
@@ -50,13 +50,10 @@ class SpmdFullyShardedDataParallel(nn.Module):
                 hint="give `mesh=`, or call `spmd.set_global_mesh`",
             )
         if auto_wrapper_callable is not None and auto_wrap_policy is not None:
-            recursive_wrap(
+            wrap_children(
                 module,
                 auto_wrap_policy,
-                wrapper_cls=auto_wrapper_callable,
-                ignored_modules=set(),
-                ignored_params=set(),
-                only_wrap_children=True,
+                auto_wrapper_callable,
                 mesh=mesh,
                 shard_output=shard_output,
                 extra_data_axis=extra_data_axis,

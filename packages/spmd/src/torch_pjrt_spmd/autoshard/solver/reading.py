@@ -103,6 +103,24 @@ def from_json(whole: Any) -> Problem:
     )
 
 
+def to_json(problem: Problem) -> dict[str, Any]:
+    """What `from_json` takes."""
+    return {
+        "problem": {
+            "nodes": {
+                "intervals": problem.intervals.tolist(),
+                "costs": [c.tolist() for c in problem.node_costs],
+                "usages": [u.tolist() for u in problem.node_usages],
+            },
+            "edges": {
+                "nodes": problem.edges.tolist(),
+                "costs": [problem.tables[k].ravel().tolist() for k in problem.edge_tables],
+            },
+            "usage_limit": problem.usage_limit,
+        }
+    }
+
+
 def _costs(numbers: Any, where: str) -> np.ndarray:
     """Integers; those too large for 64 bits are forbidden, as all from `FORBIDDEN` on."""
     found = _array(numbers, where, "costs")

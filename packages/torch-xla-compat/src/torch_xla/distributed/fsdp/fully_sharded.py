@@ -12,7 +12,7 @@ from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision, Sha
 
 from torch_pjrt.errors import UnsupportedError
 from torch_xla import chips, process_groups
-from torch_xla.distributed.fsdp.wrap import recursive_wrap
+from torch_xla.distributed.fsdp.children import wrap_children
 
 # Arguments of older releases of torch_xla, for what XLA decides by itself.
 _WITHOUT_MEANING = (
@@ -78,13 +78,10 @@ class XlaFullyShardedDataParallel(FullyShardedDataParallel):
             )
         process_groups.start_group()
         if auto_wrap_policy is not None:
-            recursive_wrap(
+            wrap_children(
                 module,
                 auto_wrap_policy,
-                wrapper_cls=auto_wrapper_callable or type(self),
-                ignored_modules=set(),
-                ignored_params=set(),
-                only_wrap_children=True,
+                auto_wrapper_callable or type(self),
                 reshard_after_forward=reshard_after_forward,
                 compute_dtype=compute_dtype,
                 buffer_dtype=buffer_dtype,
