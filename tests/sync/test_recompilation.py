@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -248,3 +249,20 @@ def test_second_step_takes_what_changes_as_inputs_so_that_two_programs_serve(
         after.append(compiled())
 
     assert after == [1, 2, 2, 2, 2]
+
+
+@pytest.mark.parametrize("how", ["foreach", "fused"])
+def test_learning_rate_that_begins_to_change_compiles_nothing(compiled: Count, how: str) -> None:
+    loop = Loop()
+    ways: dict[str, Any] = {how: True}
+    loop.optimizer = torch.optim.AdamW(loop.model.parameters(), lr=1e-2, **ways)
+    schedule = torch.optim.lr_scheduler.StepLR(loop.optimizer, step_size=2)
+    after = []
+
+    for step in range(6):
+        loop.step(step)
+        if step % 2:  # an epoch of two steps
+            schedule.step()
+        after.append(compiled())
+
+    assert after == [1, 2, 2, 2, 2, 2]

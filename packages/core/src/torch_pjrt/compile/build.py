@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -86,17 +85,21 @@ def function_of(
         ints = rest.pop(0) if n_seedings or int_positions else None
         floats = rest.pop(0) if float_positions else None
 
-        @cache
-        def single(kind: type) -> dict[int, Array]:
-            """The numbers that are inputs, one by one, by their index."""
-            array, positions = (ints, int_positions) if kind is int else (floats, float_positions)
-            assert array is not None
-            return dict(zip(positions, elements(array, list(positions.values())), strict=True))
+        # Taken one by one here and not where the first is asked for, which may be in the body of a loop:
+        # a tracer of a body must not be met outside of it.
+        single = {
+            kind: dict(zip(positions, elements(array, list(positions.values())), strict=True))
+            for kind, array, positions in (
+                (int, ints, int_positions),
+                (float, floats, float_positions),
+            )
+            if positions
+        }
 
         def number(n: Number) -> Any:
             if n.value is not None:
                 return n.value
-            return single(n.kind)[n.index]
+            return single[n.kind][n.index]
 
         def numbers(several: Sequence[Number]) -> Array:
             if all(n.value is None for n in several):

@@ -1,8 +1,12 @@
-"""Numbers of a new program that are inputs from the start: those that differed in a program like it.
+"""Numbers of a new program that are inputs from the start: those of optimizers, and what has differed before.
+
+An optimizer's operators on lists have learning rates, weight decay and bias corrections for numbers. These
+change, sooner or later, and as inputs they cost nothing: so the epoch in which a schedule begins to lower a
+learning rate needs no program of its own.
 
 An optimizer's first step makes its state, so its second step is another program; what changes from step to
-step, a bias correction, would be a constant of both, and an input only of a third. Here the second program
-learns from the first.
+step would be a constant of both, and an input only of a third. Here the second program learns from the
+first.
 """
 
 from __future__ import annotations
@@ -10,9 +14,21 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Iterator
 
-from torch_pjrt.graph.signature import InternalOp
+from torch._ops import OpOverload
+
+from torch_pjrt.graph.signature import InternalOp, Signature
 from torch_pjrt.graph.tape import Tape
 from torch_pjrt.session import session
+
+# Those whose rule computes the same, with the same rounding, whether a number is known or not.
+_OF_OPTIMIZERS = (
+    "_foreach_add",
+    "_foreach_sub",
+    "_foreach_mul",
+    "_foreach_div",
+    "_foreach_addc",
+    "_fused_",
+)
 
 _LIKE = 0.7  # of its operators with numbers are those of the other, in the same number
 
@@ -36,10 +52,12 @@ _recent = session.own("numbers of the last new programs", _Recent())
 def likely_inputs(tape: Tape) -> tuple[list[int], list[int]]:
     """Which ints and floats of a new program are likely to change, by index; it is remembered itself."""
     called: Called = {}
-    for number, kind, index in _numbers(tape):
-        value = (tape.ints if kind is int else tape.floats)[index]
-        called.setdefault(number, []).append((kind, index, value))
     found: set[tuple[type, int]] = set()
+    for signature, kind, index in _numbers(tape):
+        value = (tape.ints if kind is int else tape.floats)[index]
+        called.setdefault(signature.number, []).append((kind, index, value))
+        if _is_of_an_optimizer(signature):
+            found.add((kind, index))
     for before in tuple(_recent.called):  # other threads add to it
         shared = [n for n, calls in called.items() if len(before.get(n, ())) == len(calls)]
         if len(shared) < _LIKE * max(len(called), len(before)):
@@ -57,7 +75,11 @@ def forget() -> None:
     _recent.forget()
 
 
-def _numbers(tape: Tape) -> Iterator[tuple[int, type, int]]:
+def _is_of_an_optimizer(signature: Signature) -> bool:
+    return signature.op.__class__ is OpOverload and signature.op._opname.startswith(_OF_OPTIMIZERS)
+
+
+def _numbers(tape: Tape) -> Iterator[tuple[Signature, type, int]]:
     """Of each number of a PyTorch operator: the signature, int or float, and its index there."""
     code, counts, position = tape.code, Counter[type](), 0
     while position < len(code):
@@ -65,6 +87,6 @@ def _numbers(tape: Tape) -> Iterator[tuple[int, type, int]]:
         for kind in signature.numbers:
             # The offset of a view stays a constant where it can: a slice there is cheaper.
             if not isinstance(signature.op, InternalOp):
-                yield signature.number, kind, counts[kind]
+                yield signature, kind, counts[kind]
             counts[kind] += 1
         position += 1 + len(signature.specs) + 2 * signature.random
