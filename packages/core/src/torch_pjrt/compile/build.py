@@ -87,13 +87,11 @@ def function_of(
 
         # Taken one by one here and not where the first is asked for, which may be in the body of a loop:
         # a tracer of a body must not be met outside of it.
+        sources = (int, ints, int_positions), (float, floats, float_positions)
         single = {
             kind: dict(zip(positions, elements(array, list(positions.values())), strict=True))
-            for kind, array, positions in (
-                (int, ints, int_positions),
-                (float, floats, float_positions),
-            )
-            if positions
+            for kind, array, positions in sources
+            if array is not None and positions
         }
 
         def number(n: Number) -> Any:
