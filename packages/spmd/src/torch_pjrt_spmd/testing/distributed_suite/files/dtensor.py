@@ -211,11 +211,14 @@ class Tests(_theirs.DTensorTestBase):
 
     @parametrize("is_seq_parallel", [False, True])
     def test_transformer_training(self, is_seq_parallel: bool) -> None:
-        """PyTorch's model of tensor parallel tests, parallelized by its own plan."""
+        """PyTorch's model of tensor parallel tests, parallelized by its own plan.
+
+        In float64: gradients reach 450, and differ by roundings of 3e-4 in float32, by gloo on the CPU too.
+        """
         mesh = self.build_device_mesh()
         args = _theirs.ModelArgs(dropout_p=0.0, n_layers=1)
         torch.manual_seed(5)
-        model = _theirs.Transformer(args).to(DEVICE)
+        model = _theirs.Transformer(args).to(DEVICE, torch.float64)
         parallel = _theirs.Transformer.parallelize(copy.deepcopy(model), mesh, is_seq_parallel)
         tokens = torch.randint(args.vocab_size, (4, args.max_seq_len))
         y, ours = model(tokens), parallel(tokens)
@@ -224,7 +227,8 @@ class Tests(_theirs.DTensorTestBase):
         ours.sum().backward()
         for p, q in zip(model.parameters(), parallel.parameters(), strict=True):
             grad = q.grad
-            self.assertEqual(grad.full_tensor() if isinstance(grad, DTensor) else grad, p.grad)
+            whole = grad.full_tensor() if isinstance(grad, DTensor) else grad
+            self.assertEqual(whole, p.grad, atol=1e-12, rtol=1e-12)
 
     def test_zz_with_comms(self) -> None:
         """PyTorch's decorator makes a process group of two backends for a test, and ends it."""
