@@ -37,6 +37,28 @@ def test_there_is_one_queue() -> None:
     accelerator.set_stream(stream)
 
 
+def test_its_queue_is_the_device_modules_and_takes_its_events() -> None:
+    """C++ takes what it is given for an event, unseen: one that is none read memory that is not its own."""
+    event = pjrt.Event().record()
+
+    for stream in (accelerator.current_stream(), torch.Stream("pjrt"), pjrt.current_stream()):
+        stream.wait_event(event)
+        assert stream == accelerator.current_stream()
+    assert isinstance(accelerator.current_stream(), pjrt.Stream)
+    assert isinstance(accelerator.current_stream().record_event(), torch.Event)
+
+
+def test_waiting_for_the_queue_runs_what_is_pending() -> None:
+    x = torch.ones(3, device="pjrt")
+    before = pjrt.programs_compiled()
+
+    y = x * 7 + 0.375
+    accelerator.current_stream().synchronize()
+
+    assert pjrt.programs_compiled() > before
+    assert y.sum().item() == 22.125
+
+
 def test_synchronize_runs_what_is_pending() -> None:
     x = torch.ones(3, device="pjrt")
     before = pjrt.programs_compiled()

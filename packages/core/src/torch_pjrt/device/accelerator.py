@@ -28,6 +28,7 @@ ANSWERS: dict[str, Callable[..., Any]] = {
     "_accelerator_getMemoryInfo": lambda index=None: _pjrt().mem_get_info(),
     "_accelerator_getDeviceCapability": lambda index=None: _pjrt()._capability(),
     "_accelerator_setDeviceIndex": lambda index: _pjrt().set_device(index),
+    "_accelerator_getStream": lambda index=None: _pjrt().current_stream(),
 }
 
 

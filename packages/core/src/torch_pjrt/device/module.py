@@ -222,20 +222,25 @@ class Stream(torch.Stream):
         return True
 
 
-class Event:
+class Event(torch.Event):
     """A point in the queue; times are host times at which the device had finished.
+
+    It is one to PyTorch's C++, too: `torch.Stream.wait_event` takes what it is given for one, unseen.
 
     One that is not timed orders nothing, for the queue does. It runs nothing either: `synchronize` and
     `query` ask for the programs that had been launched when it was recorded. What was only recorded by then
     is no part of them, and who reads it waits for it.
     """
 
+    def __new__(cls, enable_timing: bool = False, **kwargs: Any) -> Self:
+        return super().__new__(cls, device="pjrt", enable_timing=enable_timing)
+
     def __init__(self, enable_timing: bool = False, **kwargs: Any) -> None:
         self._is_timed = enable_timing
         self._time_s: float | None = None
         self._launched: Any = None
 
-    def record(self, stream: Any = None) -> Event:
+    def record(self, stream: Any = None) -> Event:  # type: ignore[override]
         """The event itself. Where it is timed, wait for the device and note the time; else stop nothing."""
         import sys
         import time
@@ -259,7 +264,7 @@ class Event:
         """Whether the device has finished what had been launched when the event was recorded."""
         return self._launched is None or self._launched.is_done()
 
-    def elapsed_time(self, end: Event) -> float:
+    def elapsed_time(self, end: Event) -> float:  # type: ignore[override]
         """Milliseconds between two recorded events; `RuntimeError` if one was not recorded."""
         if self._time_s is None or end._time_s is None:
             raise RuntimeError("Both events must be recorded before calculating elapsed time.")
