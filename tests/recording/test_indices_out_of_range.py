@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 
 import pytest
@@ -24,7 +25,6 @@ CALLS: dict[str, Callable[[Tensor, Make], Tensor]] = {
     "index of a later dim": lambda x, i: x[:, i([9])],
     "index of the last dim": lambda x, i: x[..., i([1, 4])],
     "index after a mask": lambda x, i: x[x[:, 0] > 3, i([4, 0])],
-    "index by a view": lambda x, i: x[i([[0, 1], [9, 0]])[1]],
     "index put": lambda x, i: x.index_put((i([3]),), x.sum()),
     "setitem": lambda x, i: x.__setitem__(i([3]), 1.0) or x,
     "gather": lambda x, i: x.gather(1, i([[4]])),
@@ -52,6 +52,13 @@ CALLS: dict[str, Callable[[Tensor, Make], Tensor]] = {
     "cross_entropy ignoring": lambda x, i: F.cross_entropy(x, i([-7, 4, -7]), ignore_index=-7),
     "nll_loss of an image": lambda x, i: F.nll_loss(x[None, :, :, None], i([[[0], [1], [3], [2]]])),
 }
+# What the host knows of all elements says nothing of these: it would have to read them.
+BY_PARTS: dict[str, Callable[[Tensor, Make], Tensor]] = {
+    "index by a view": lambda x, i: x[i([[0, 1], [9, 0]])[1]],
+    "embedding by a view": lambda x, i: F.embedding(i([0, 5, 9])[:2], x),
+    "cross_entropy ignoring some": lambda x, i: F.cross_entropy(x, i([-100, 1, 2, 9])[1:]),
+    "cross_entropy ignoring the least": lambda x, i: F.nll_loss(x, i([-100, 1, -7, 2])[:3]),
+}
 INSIDE: dict[str, Callable[[Tensor, Make], Tensor]] = {
     "index": lambda x, i: x[i([-3, 2])],
     "index by a view of more": lambda x, i: x[i([0, 2, 9])[:2]],
@@ -60,6 +67,10 @@ INSIDE: dict[str, Callable[[Tensor, Make], Tensor]] = {
     "embedding": lambda x, i: F.embedding(i([2, 0]), x),
     "take": lambda x, i: x.take(i([-12, 11])),
     "cross_entropy ignoring": lambda x, i: F.nll_loss(x, i([-100, 3, -100])),
+    "embedding_bag": lambda x, i: F.embedding_bag(i([0, 2, 1]), x, i([0, 1, 3])),
+    "embedding_bag of maxima": lambda x, i: F.embedding_bag(i([0, 2]), x, i([0, 1]), mode="max"),
+    "division": lambda x, i: x.long() // i([-1, 2, 3, 1]),
+    "division by a part": lambda x, i: x.long() // i([0, 2, 3, 1, 1])[1:],
     "nothing": lambda x, i: x[i([])],
 }
 
@@ -91,15 +102,34 @@ def test_index_that_the_host_knows_is_refused_at_the_call(name: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", CALLS)
-def test_index_that_the_device_computes_is_refused_at_the_next_read(name: str) -> None:
-    error = outcome(lambda d: CALLS[name](matrix(d), from_host(d)), "cpu")
-    result = CALLS[name](matrix("pjrt"), computed("pjrt"))
+@pytest.mark.parametrize(
+    ("name", "make"),
+    [*((n, computed) for n in (*CALLS, *BY_PARTS)), *((n, from_host) for n in BY_PARTS)],
+)
+def test_index_that_the_host_does_not_know_is_refused_at_the_next_read(
+    name: str, make: Callable[[str], Make]
+) -> None:
+    call = {**CALLS, **BY_PARTS}[name]
+    error = outcome(lambda d: call(matrix(d), from_host(d)), "cpu")
+    result = call(matrix("pjrt"), make("pjrt"))
 
     with pytest.raises((IndexError, RuntimeError)) as refused:
         result.cpu()
 
     assert [type(refused.value).__name__, str(refused.value).splitlines()[0]] == error[:2]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", [*BY_PARTS, *INSIDE])
+def test_checks_download_nothing(name: str) -> None:
+    x, call = matrix("pjrt"), {**BY_PARTS, **INSIDE}[name]
+    before = counters.downloads
+
+    kept = call(x, from_host("pjrt"))
+
+    assert counters.downloads == before
+    with contextlib.suppress(IndexError, RuntimeError):
+        kept.cpu()
 
 
 @pytest.mark.parametrize("make", [from_host, computed])

@@ -159,6 +159,20 @@ def _classes(given: Given) -> Iterator[RangeCheck]:
         yield _check_along(given["target"], x, dim, _target, ignored=given["ignore_index"])
 
 
+NEGATIVE_CLASS = "Class values must be non-negative."
+
+
+def _hot(given: Given) -> Iterator[RangeCheck]:
+    """Without a number of classes, the kernel reads the largest."""
+
+    def refusal(index: int) -> Exception:
+        too_large = "Class values must be smaller than num_classes."
+        return RuntimeError(NEGATIVE_CLASS if index < 0 else too_large)
+
+    if (n_classes := given.get("num_classes", -1)) > 0:
+        yield RangeCheck(given["self"], 0, n_classes, refusal)
+
+
 def _position(indices: torch.Tensor | None, index: int) -> str:
     """Where an index is, if the host knows it: the device tells only what was found."""
     if indices is None or not isinstance(buffer_of(indices).value, Uploaded):
@@ -206,19 +220,12 @@ def _bags(given: Given) -> Iterator[RangeCheck]:
         return RuntimeError(not_true("i < index_size"))
 
     if indices.ndim == 1 and is_pjrt(offsets) and len(offsets):
-        if mode != _MAX and len(offsets) > 1 and not _is_known_to_grow(offsets):
+        if mode != _MAX and len(offsets) > 1:
             lengths = offsets[1:] - offsets[:-1]
             yield RangeCheck(lengths, 0, torch.iinfo(offsets.dtype).max, decreasing)
         yield RangeCheck(offsets[:1], 0, 1, late_start)
         yield RangeCheck(offsets[-1:], 0, indices.shape[0] + 1, no_start)
     yield RangeCheck(indices, 0, n, no_row)
-
-
-def _is_known_to_grow(offsets: torch.Tensor) -> bool:
-    if not isinstance(buffer_of(offsets).value, Uploaded) or is_data_dependent(buffer_of(offsets)):
-        return False
-    host = host_view(offsets)
-    return bool((host[1:] >= host[:-1]).all())
 
 
 def _unpooled(n_dims: int) -> Callable[[Given], Iterator[RangeCheck]]:
@@ -275,6 +282,7 @@ CHECKS: dict[Any, Callable[[Given], Iterator[RangeCheck]]] = {
     ),
     aten.nll_loss2d_forward.default: _classes,
     aten.nll_loss_forward.default: _classes,
+    aten.one_hot.default: _hot,
     aten.put.default: _flat,
     aten.scatter.reduce: _scattered,
     aten.scatter.src: _scattered,
@@ -331,7 +339,10 @@ def _is_masked(given: Given) -> bool:
 
 
 def known_to_be_inside(check: RangeCheck) -> bool:
-    """Whether the host knows it, or there is nothing to know. Raises if it knows the contrary."""
+    """Whether the host knows it, or there is nothing to know. Raises if it knows the contrary.
+
+    It reads nothing, but for the index that an error names.
+    """
     tensor = check.tensor
     if tensor.dtype not in INTEGERS or not is_pjrt(tensor) or not tensor.numel():
         return True
@@ -340,16 +351,19 @@ def known_to_be_inside(check: RangeCheck) -> bool:
     if not isinstance(value, Uploaded) or value.spec.dtype != tensor.dtype:
         return False
     least, most = value.range
-    if check.low <= least and most < check.high:
+    outside = [i for i in (least, most) if not check.low <= i < check.high]
+    if not outside:
         return True
+    if tensor.numel() < value.spec.numel or all(i == check.ignored for i in outside):
+        return False  # perhaps not in this part of the array; perhaps there are others
     with because("a check of indices"):
         host = host_view(tensor).flatten()
-    outside = (host < check.low) | (host >= check.high)
+    is_outside = (host < check.low) | (host >= check.high)
     if check.ignored is not None:
-        outside &= host != check.ignored
-    if outside.any():
-        raise check.error(int(host[outside][0]), check.high)
-    return True
+        is_outside &= host != check.ignored
+    if not is_outside.any():  # of a view that has some elements twice
+        return False
+    raise check.error(int(host[is_outside][0]), check.high)
 
 
 class _Last(threading.local):

@@ -73,17 +73,18 @@ def _is_whole(x: Any) -> bool:
 
 
 def _is_known_not_to_be_zero(x: torch.Tensor) -> bool:
-    """Whether the host knows it. Raises if it knows the contrary."""
+    """Whether the host knows it. Raises if it knows the contrary; else it reads nothing."""
     buffer = buffer_of(x)
     value = None if is_data_dependent(buffer) else buffer.value
     if not isinstance(value, Uploaded) or value.spec.dtype != x.dtype:
         return False
-    if value.range[0] > 0 or value.range[1] < 0:
+    if value.range[0] > 0 or value.range[1] < 0 or not x.numel():
         return True
-    with because("a check of divisors"):
-        if (host_view(x) == 0).any():
-            raise _no_division(0)
-    return True
+    if 0 in value.range and x.numel() >= value.spec.numel:
+        with because("a check of divisors"):
+            if (host_view(x) == 0).any():
+                raise _no_division(0)
+    return False
 
 
 _NO_SEGMENT = not_true("segment_length >= 0")
@@ -218,6 +219,18 @@ def _repeated(given: Given) -> Iterator[Fault | RangeCheck]:
     yield RangeCheck(repeats.sum(), size, size + 1, lambda _: RuntimeError(text))
 
 
+def _ranks(given: Given) -> Iterator[Fault]:
+    q = given["q"].detach()
+    if q.dtype == given["self"].dtype:
+        text = "quantile() q values must be in the range [0, 1]"
+        yield Fault(q, "no chance", lambda _: RuntimeError(text))
+
+
+def _asserted(given: Given) -> Iterator[Fault]:
+    text = given.get("assert_msg", "Expected Tensor with single nonzero value, but got zero")
+    yield Fault(given["self"], "zero", lambda _: RuntimeError(text or "Assertion is failed"))
+
+
 def _range(text: str) -> Row:
     """Of a histogram that takes its range from the elements."""
 
@@ -292,6 +305,8 @@ _svd = _spectrum(
 
 #   functional overload                 what it refuses
 FAULTS: dict[Any, Row] = {
+    aten._assert_async.default: _asserted,
+    aten._assert_async.msg: _asserted,
     aten._linalg_eigh.default: _symmetric,
     aten._linalg_eigvals.default: _eig,
     aten._histogramdd_bin_edges.default: _range_of_dims,
@@ -318,11 +333,13 @@ FAULTS: dict[Any, Row] = {
     aten.masked_scatter.default: _marked,
     aten.max.default: _extreme(torch.max),
     aten.min.default: _extreme(torch.min),
+    aten.nanquantile.default: _ranks,
     aten.normal.Tensor_Tensor: _deviations,
     aten.normal.float_Tensor: _deviations,
     aten.poisson.default: _each(
         ("self", "not at least 0", "invalid Poisson rate, expected rate to be non-negative")
     ),
+    aten.quantile.default: _ranks,
     aten.remainder.Scalar_Tensor: _divisor,
     aten.remainder.Tensor: _divisor,
     aten.repeat_interleave.Tensor: _repeated,
@@ -335,6 +352,8 @@ def looks_at_values(op: Any) -> bool:
     return op in FAULTS
 
 
+# Their kernels look up what their arguments say, with an error of its own: theirs comes first.
+_LOOKS_FIRST = frozenset((aten.nanquantile.default, aten.quantile.default))
 # Their kernels may read: an error of what they have read is raised by them, not by the next read.
 _READS = frozenset((aten.linalg_lstsq.default,))
 
@@ -347,6 +366,11 @@ def looked_at(op: Any, kernel: Callable[..., Any]) -> Callable[..., Any]:
         return kernel
     names = [a.name for a in op._schema.arguments]
     writes = op._schema.is_mutable
+
+    def look_first(*args: Any, **kwargs: Any) -> Any:
+        for check in _unknown(faults_of({**dict(zip(names, args, strict=False)), **kwargs})):
+            defer_check(check)
+        return kernel(*args, **kwargs)
 
     def run(*args: Any, **kwargs: Any) -> Any:
         given = {**dict(zip(names, args, strict=False)), **kwargs}
@@ -362,7 +386,7 @@ def looked_at(op: Any, kernel: Callable[..., Any]) -> Callable[..., Any]:
             look(wait=True)
         return result
 
-    return run
+    return look_first if functional in _LOOKS_FIRST else run
 
 
 def _unknown(faults: Iterator[Fault | RangeCheck]) -> Iterator[RangeCheck]:

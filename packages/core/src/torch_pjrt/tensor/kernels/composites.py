@@ -14,6 +14,7 @@ import torch
 
 from torch_pjrt.graph.tensor_spec import contiguous_strides
 from torch_pjrt.overloads import aten
+from torch_pjrt.tensor.checks.bounds import NEGATIVE_CLASS
 from torch_pjrt.tensor.recording import record
 from torch_pjrt.tensor.recording.cpu_errors import raise_as_on_cpu, raise_if_refused
 
@@ -46,6 +47,40 @@ def max_pool1d(
     return pooled.clone(memory_format=torch.contiguous_format)
 
 
+def one_hot(self: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
+    """Rows with a 1 at the class. C++ asks a device for less than the CPU, and only the scatter refuses."""
+    op = aten.one_hot.default
+    if self.dtype != torch.int64 or not self.numel():
+        return op.decompose(self, num_classes)
+    if num_classes == -1:
+        least, most = torch.stack(torch.aminmax(self)).tolist()
+        if least < 0:
+            raise RuntimeError(NEGATIVE_CLASS)
+        num_classes = most + 1
+    elif num_classes < 1:
+        raise_if_refused(op, (self, num_classes), {})
+    return (self.unsqueeze(-1) == torch.arange(num_classes, device=self.device)).long().contiguous()
+
+
+def _composed(op: Any) -> Callable[..., Any]:
+    """As C++ composes it, with what `tensor/checks/values.py` looks at."""
+    return op.decompose
+
+
+def assert_async(self: torch.Tensor, assert_msg: str | None = None) -> None:
+    """It refuses sizes; the value is looked at as those are that operators refuse."""
+    if self.numel() != 1:
+        bool(self)
+
+
+_QUANTILES = (
+    aten.nanquantile.default,
+    aten.nanquantile.out,
+    aten.quantile.default,
+    aten.quantile.out,
+)
+
+
 def _all_of_bytes(op: Any) -> Callable[..., torch.Tensor]:
     """Into an `out=` of bytes: elements are cast before they are looked at, so 0.5 is 0."""
 
@@ -59,9 +94,15 @@ def _all_of_bytes(op: Any) -> Callable[..., torch.Tensor]:
 
 
 # Also before autograd: what they call is differentiated.
-ABOVE_AUTOGRAD: dict[Any, Any] = {aten.max_pool1d.default: max_pool1d}
+ABOVE_AUTOGRAD: dict[Any, Any] = {
+    aten.max_pool1d.default: max_pool1d,
+    **{op: _composed(op) for op in _QUANTILES},
+}
 KERNELS: dict[Any, Any] = {
     **{op: _all_of_bytes(op) for op in (aten.all.all_out, aten.all.dims_out, aten.all.out)},
+    aten._assert_async.default: assert_async,
+    aten._assert_async.msg: assert_async,
     aten.kron.out: kron_out,
+    aten.one_hot.default: one_hot,
     **ABOVE_AUTOGRAD,
 }

@@ -21,9 +21,14 @@ _SMALL = 1 << 16  # elements: a trial of a call that the meta function accepts
 _LARGE = 1 << 26  # elements: a trial of a call that it refuses
 
 
-# Sizes are among the values of their arguments.
-_SIZES_ARE_VALUES = frozenset(
-    ("aten::_padded_dense_to_jagged_forward", "aten::repeat_interleave", "aten::segment_reduce")
+# What made-up values cannot suit: sizes are among them, or they are all that is looked at.
+_VALUES_DECIDE = frozenset(
+    (
+        "aten::_padded_dense_to_jagged_forward",
+        "aten::_validate_compressed_sparse_indices",
+        "aten::repeat_interleave",
+        "aten::segment_reduce",
+    )
 )
 
 
@@ -134,7 +139,7 @@ def _says_nothing(op: Any, refused: Exception) -> bool:
     """Whether the error comes from the made-up values or from a missing CPU kernel, not from the call."""
     return (
         "overrideable" in op._schema.name
-        or op._schema.name in _SIZES_ARE_VALUES
+        or op._schema.name in _VALUES_DECIDE
         or isinstance(refused, torch._C._LinAlgError)  # pyright: ignore[reportAttributeAccessIssue]
         or str(refused).startswith(_ABOUT_STRIDES)
         or (isinstance(refused, NotImplementedError) and str(refused).startswith("Could not run"))

@@ -194,10 +194,12 @@ def _record_own(ops: Iterable[Any]) -> None:
 
 
 def _register_above_autograd(kernels: dict[Any, Callable[..., Any]]) -> None:
+    from torch_pjrt.tensor.checks.refusals import refusing
+
     library = torch.library.Library("aten", "IMPL")
     _kernels.libraries.append(library)
     for op, kernel in present(kernels).items():
-        library.impl(op, kernel, f"Autograd{KEY}")
+        library.impl(op, refusing(op, kernel), f"Autograd{KEY}")
 
 
 def register_for_differentiated() -> None:
