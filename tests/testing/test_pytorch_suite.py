@@ -95,6 +95,45 @@ def test_a_run_goes_on_where_it_stopped(results: Path, capsys: pytest.CaptureFix
     }
 
 
+TESTS_OF_LONG_PROCESSES = """
+import os
+import torch
+from torch.testing._internal.common_device_type import instantiate_device_type_tests
+from torch.testing._internal.common_utils import TestCase
+
+class TestMany(TestCase):
+    def test_a(self, device): self.note(device)
+    def test_b(self, device): self.note(device)
+    def test_c(self, device):
+        self.note(device)
+        where_it_ends(device)
+    def note(self, device):
+        with open(os.path.join(os.path.dirname(__file__), "pids"), "a") as file:
+            print(os.getpid(), file=file)
+
+def where_it_ends(device):
+    if "pjrt" in device:
+        os.abort()
+
+instantiate_device_type_tests(TestMany, globals())
+"""
+
+
+def test_a_process_runs_as_many_tests_as_are_asked_for_and_says_where_it_ended(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "test_many.py"
+    file.write_text(TESTS_OF_LONG_PROCESSES)
+    how = ["--results", str(tmp_path / "results"), "--workers", "1", "--tests-of-a-child", "2"]
+
+    main([str(file), *how])
+
+    a, b, c, again = (tmp_path / "pids").read_text().split()
+    assert a == b
+    assert len({a, c, again}) == 3
+    assert "in where_it_ends" in capfd.readouterr().err
+
+
 def test_file_that_cannot_be_loaded_is_a_complaint(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -76,10 +76,14 @@ class Child:
 
     def last_words(self) -> str:
         """The first line of a fatal error, or else the last that it printed."""
-        self._log.seek(0)
-        lines = [line.strip() for line in self._log.read().splitlines() if line.strip()]
+        lines = [line.strip() for line in self.log().splitlines() if line.strip()]
         fatal = [line for line in lines if line.startswith(("Fatal", "terminate", "F00"))]
         return (fatal or lines or ["it said nothing"])[-1]
+
+    def log(self) -> str:
+        """All that it printed; after a crash, where each thread was."""
+        self._log.seek(0)
+        return self._log.read()
 
     def stop(self) -> None:
         """End it, whatever it is doing."""

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from torch_pjrt.testing.parts import Part, part
 from torch_pjrt.testing.pytorch_suite.outcomes import Result
-from torch_pjrt.testing.pytorch_suite.pool import NotLoaded, run_all
+from torch_pjrt.testing.pytorch_suite.pool import TESTS_OF_A_CHILD, NotLoaded, run_all
 from torch_pjrt.testing.pytorch_suite.verdict import Verdict
 from torch_pjrt.testing.results import begin_results, read_results, write_result
 
@@ -44,7 +44,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     start = time.monotonic()
     with begin_results(options.results, (result.as_dict() for result in known.values())) as file:
-        for result in run_all(files, choose, known, options.timeout, options.workers):
+        n_each = options.tests_of_a_child
+        for result in run_all(files, choose, known, options.timeout, options.workers, n_each):
             if isinstance(result, NotLoaded):
                 complaints.append(f"NOT LOADED {result.file}: {result.why}")
                 print(complaints[-1], flush=True)
@@ -99,6 +100,14 @@ def _parser() -> argparse.ArgumentParser:
         help="seconds that a test may take (600)",
     )
     add("--workers", type=int, default=os.cpu_count(), metavar="N", help="processes side by side")
+    add(
+        "--tests-of-a-child",
+        type=int,
+        default=TESTS_OF_A_CHILD,
+        metavar="N",
+        help="tests that a process runs before a fresh one goes on (300): many look for what only long "
+        "processes meet; of one that crashes, all that it said is printed",
+    )
     add("--results", type=Path, default=Path("build/pytorch_suite.jsonl"), metavar="FILE")
     add("--resume", action="store_true", help="go on where the run that wrote the results stopped")
     return parser

@@ -7,6 +7,7 @@ was hit by what ran before it. One that takes long is tried again with programs 
 from __future__ import annotations
 
 import queue
+import sys
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from torch_pjrt.testing.child import Child, environment
 from torch_pjrt.testing.pytorch_suite.outcomes import Outcome, Result
 
 # After so many a child makes room for a fresh one: programs stay in memory.
-_TESTS_OF_A_CHILD = 300
+TESTS_OF_A_CHILD = 300
 _LOADING_S = 300.0
 _QUICK_S = 120.0  # what is compiled quickly and takes longer is compiled in the ordinary way
 
@@ -32,7 +33,12 @@ class NotLoaded:
 
 
 def run_all(
-    files: Sequence[Path], choose: Choose, known: Collection[str], timeout_s: float, n_workers: int
+    files: Sequence[Path],
+    choose: Choose,
+    known: Collection[str],
+    timeout_s: float,
+    n_workers: int,
+    tests_of_a_child: int = TESTS_OF_A_CHILD,
 ) -> Iterator[Result | NotLoaded]:
     """The results of the tests of `files` that `choose` picks and that are not `known`, as they come."""
     units: queue.SimpleQueue[tuple[Path, list[str]]] = queue.SimpleQueue()
@@ -44,8 +50,8 @@ def run_all(
             continue
         ids = [f"{file.stem}::{name}" for name in listed]
         waiting = [t.partition("::")[2] for t in choose(ids) if t not in known]
-        for i in range(0, len(waiting), _TESTS_OF_A_CHILD):
-            units.put((file, waiting[i : i + _TESTS_OF_A_CHILD]))
+        for i in range(0, len(waiting), tests_of_a_child):
+            units.put((file, waiting[i : i + tests_of_a_child]))
     shepherds = [
         threading.Thread(target=_shepherd, args=(units, results, timeout_s), daemon=True)
         for _ in range(n_workers)
@@ -127,7 +133,9 @@ def _run_until_crash(
                 yield Result(test, Outcome.HUNG, f"over {timeout_s:g} s", timeout_s)
                 return
             if answer is None:
-                yield Result(test, Outcome.CRASHED, child.how_it_ended())
+                how = child.how_it_ended()
+                print(f"{test}\n{child.log()}", file=sys.stderr, flush=True)
+                yield Result(test, Outcome.CRASHED, how)
                 return
             yield Result(test, Outcome(answer["outcome"]), answer["why"], answer["seconds"])
     finally:
