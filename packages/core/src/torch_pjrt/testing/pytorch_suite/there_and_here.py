@@ -15,7 +15,8 @@ def moved(tree: Any, device: str) -> Any:
 
     def move(x: Any) -> Any:
         if not isinstance(x, torch.Tensor):
-            return torch.device(device) if isinstance(x, torch.device) else x
+            is_device = isinstance(x, torch.device) or (isinstance(x, str) and x == "cpu")
+            return torch.device(device) if is_device else x
         copied = x.detach().to(device, copy=True)
         return copied.requires_grad_(x.requires_grad)
 
