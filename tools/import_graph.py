@@ -91,7 +91,9 @@ def _imports_of(
                 ]
             case ast.ImportFrom():
                 raise ValueError(f"{module}:{node.lineno}: a relative import")
-            case ast.Constant(value=str(text)) if text.startswith(f"{root}."):
+            case ast.Constant(value=str(text)) if (
+                text.startswith(f"{root}.") and text != f"{root}."
+            ):
                 named = [text]
             case ast.Constant(value=str(text)) if siblings is not None:
                 named = [f"{root}.{siblings}{text}"]

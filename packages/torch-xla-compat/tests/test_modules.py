@@ -14,8 +14,8 @@ from torch.utils.data import TensorDataset
 import torch_xla
 from torch_pjrt.errors import UnsupportedError
 from torch_xla.debug.metrics_saver import save_metrics
+from torch_xla.elsewhere import INSTEAD, SAME_AS
 from torch_xla.experimental.callback import on_ready_callback, on_ready_event
-from torch_xla.modules import INSTEAD, SAME_AS
 from torch_xla.utils.buffer_donor_context import alias_with_buffer_donor_config
 from torch_xla.utils.cached_dataset import CachedDataset
 from torch_xla.utils.closures import AsyncClosureHandler

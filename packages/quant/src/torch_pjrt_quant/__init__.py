@@ -56,11 +56,11 @@ if TYPE_CHECKING:
         OrderedInt4Linear,
         QuantizedLinear,
         ScaledInt4Linear,
-        quantize_,
     )
     from torch_pjrt_quant.lora import LoraLinear, add_lora_
     from torch_pjrt_quant.pt2e.lowering import lower_pt2e
     from torch_pjrt_quant.pt2e.quantizer import PjrtQuantizer
+    from torch_pjrt_quant.replacing import quantize_
     from torch_pjrt_quant.sharding import shard_linear, shard_linears_
     from torch_pjrt_quant.with_torchao import from_torchao_
 
@@ -117,7 +117,8 @@ _WHERE: dict[str, str] = {
     "sharding": "shard_linear shard_linears_",
     "with_torchao": "from_torchao_",
     "linear": "Float8 Float8Linear Int4 Int4Linear Int8 Int8Linear Nf4 Nf4Linear "
-    "OrderedInt4Linear QuantizedLinear ScaledInt4Linear quantize_",
+    "OrderedInt4Linear QuantizedLinear ScaledInt4Linear",
+    "replacing": "quantize_",
     "cache": "from_cache to_cache",
     "calibrated": "awq_ gptq_",
     "checkpoints.loading": "load_gguf_ load_quantized_",

@@ -23,17 +23,8 @@ import torch
 from torch import Tensor
 
 from torch_pjrt_quant import packing, rounding
-from torch_pjrt_quant.linear import (
-    Int4,
-    Int4Linear,
-    OrderedInt4Linear,
-    ScaledInt4Linear,
-    check_columns,
-    linear_at,
-    linear_layers,
-    off_fast_paths,
-    put,
-)
+from torch_pjrt_quant.linear import Int4, Int4Linear, OrderedInt4Linear, ScaledInt4Linear
+from torch_pjrt_quant.replacing import check_columns, linear_at, linear_layers, off_fast_paths, put
 
 Which = Callable[[str, torch.nn.Linear], bool]
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch_pjrt.extend import lowers
 from torch_pjrt.plugin import client
 from torch_pjrt_quant import rules
-from torch_pjrt_quant.linear import linear_at, linear_layers, put
+from torch_pjrt_quant.replacing import linear_at, linear_layers, put
 
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
 LEAST = 1e-12

@@ -24,8 +24,8 @@ from torch_pjrt_quant.linear import (
     Int8,
     Int8Linear,
     QuantizedLinear,
-    off_fast_paths,
 )
+from torch_pjrt_quant.replacing import off_fast_paths
 from torch_pjrt_quant.sharding import lie_as
 
 Translate = Callable[[Any], Config | None]

@@ -6,7 +6,7 @@ and makes its `__getattr__` of it:
     __getattr__ = absent(__name__, {"check_view_sharing": "views are exact here: nothing is to be checked"})
 
 A package has its modules as attributes before anybody imports them: after `import torch_xla` scripts write
-`torch_xla.experimental.eager_mode`. Modules of torch_xla that are not here are rows of `modules.py`.
+`torch_xla.experimental.eager_mode`. Modules of torch_xla that are not here are rows of `elsewhere.py`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch_pjrt.errors import UnsupportedError
+from torch_xla.elsewhere import ELSEWHERE
 
 
 class AbsentName(UnsupportedError, ImportError):
@@ -51,9 +52,7 @@ def modules_of(package: str) -> Callable[[str], Any]:
 
 
 def _is_module(name: str) -> bool:
-    """Whether to import it: it is there, or it is one of which `modules.py` says what there is instead."""
-    from torch_xla.modules import ELSEWHERE
-
+    """Whether to import it: it is there, or it is one of which `elsewhere.py` says what there is instead."""
     try:
         return not name.rpartition(".")[2].startswith("__") and (
             name.removeprefix("torch_xla.") in ELSEWHERE

@@ -21,7 +21,7 @@ from torch_pjrt_quant.checkpoints.formats import (
     objection_to,
     read_layer,
 )
-from torch_pjrt_quant.linear import off_fast_paths, put
+from torch_pjrt_quant.replacing import off_fast_paths, put
 
 # Kinds of GGUF's that stay small.
 GGUF = {
