@@ -149,14 +149,33 @@ def test_losses_are_those_of_one_chip(name: str) -> None:
 
 @pytest.mark.slow
 def test_rolled_layers_gather_within_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = trained(None, n_layers=4)[0]
+    n_layers = 8
+    expected = trained(None, n_layers=n_layers, width=128, n_steps=3)[0]
     monkeypatch.setattr(config, "roll_layers", "on")
+    mesh = Mesh((8,), ("fsdp",))
 
-    losses, *_ = trained(
-        lambda m: fully_shard(m, mesh=Mesh((8,), ("fsdp",)), wrap=Block), n_layers=4
-    )
+    def rolled(**options: Any) -> tuple[list[float], Any]:
+        shape: dict[str, Any] = {"n_layers": n_layers, "width": 128, "n_steps": 3}
+        losses, *_ = trained(lambda m: by(**options)(m, mesh), **shape)
+        return losses, program_reports()[-1]
+
+    losses, again = rolled()
+    kept = rolled(reshard_after_forward=False)[1]
 
     assert losses == pytest.approx(expected, rel=1e-5)
+    whole = sum(p.nbytes for p in Gpt(n_layers, width=128).parameters())
+    for weight, n_in_a_block in ((128 * 128 * 4, 4), (128 * 512 * 4, 2)):
+        for kind, n_bytes, passes in (
+            ("all-gather", weight, 2),
+            ("reduce-scatter", weight // 8, 1),
+        ):
+            found = [c for c in again.collectives if (c.kind, c.n_bytes) == (kind, n_bytes)]
+            # In the program once for each pass through the layers, and once for each layer when it runs.
+            assert sum(c.times for c in found) == passes * n_in_a_block
+            assert sum(c.runs for c in found) == passes * n_in_a_block * n_layers
+    # No loop's stack of layers is gathered: nothing larger than a weight is.
+    assert max(c.n_bytes for c in again.collectives) == 128 * 512 * 4
+    assert again.temporary_bytes < whole / 2 < whole < kept.temporary_bytes
 
 
 @pytest.mark.slow
