@@ -5,6 +5,7 @@ Inputs with gaps, forms as methods, forward derivatives, and PyTorch's reference
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import islice
 from typing import Any
 
@@ -15,6 +16,8 @@ from torch.testing._internal.common_methods_invocations import op_db, python_ref
 from torch.testing._internal.common_utils import TestCase, run_tests
 from torch.utils._pytree import tree_leaves, tree_map
 
+from torch_pjrt.testing.conformance.compare import difference
+from torch_pjrt.testing.conformance.copies import in_double
 from torch_pjrt.testing.pytorch_suite.there_and_here import eighths, moved, not_contiguous, seeded
 
 MOST = 12  # samples of an operator
@@ -82,7 +85,30 @@ class TestOperators(TestCase):
             ours = seeded(op, *args, **kwargs)
             if op.name.removeprefix("_refs.") in WITHOUT_VALUES or _is_random(op):
                 ours, theirs = (tree_map(_look, x) for x in (ours, theirs))
+            self.assertAsOnCPU(ours, theirs, lambda: _in_double(op, sample))  # noqa: B023  called at once
+
+    def assertAsOnCPU(self, ours: Any, theirs: Any, exact: Callable[[], Any]) -> None:
+        """Equal, or as near as the CPU's to the exact values: the rule of `conformance`."""
+        try:
             self.assertEqual(ours, theirs, exact_device=False)
+        except AssertionError:
+            if difference(tree_map(_on_cpu, ours), theirs, exact) is not None:
+                raise
+
+
+def _on_cpu(x: Any) -> Any:
+    return x.cpu() if isinstance(x, torch.Tensor) else x
+
+
+def _in_double(op: Any, sample: Any) -> Any:
+    """What the CPU gives for wider inputs; integers become the default dtype."""
+    args, kwargs = in_double(((sample.input, *sample.args), sample.kwargs))
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        return op(*args, **kwargs)
+    finally:
+        torch.set_default_dtype(before)
 
 
 def _pushed_forward(op: Any, sample: Any, device: str) -> list[Any]:
