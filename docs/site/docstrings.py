@@ -2,6 +2,7 @@
 
 in                                      out
     an indented paragraph                   a code block
+>>> what runs as an example             a code block
 name   what it is, in columns               a definition list
 ├── a line of a drawing                     a block of text as it stands
 `name`                                      ``name``
@@ -50,6 +51,8 @@ def _converted(paragraph: Sequence[str]) -> list[str]:
     if any(_DRAWING.search(line) for line in paragraph):
         return [".. code-block:: text", "", *(f"    {line}" for line in paragraph)]
     texts = [line.strip() for line in paragraph]
+    if paragraph[0].startswith(">>> "):
+        return [".. code-block:: pycon", "", *(f"    {line}" for line in paragraph)]
     if _is_code(paragraph) and not any(map(_COLUMNS.match, texts)):
         return [".. code-block:: python", "", *paragraph]
     if _COLUMNS.match(texts[0]) or _is_code(paragraph):

@@ -82,7 +82,12 @@ _elsewhere = _device.elsewhere
 
 
 def x64() -> Any:
-    """A context manager: JAX's x64 switch as the device needs it."""
+    """A context manager: JAX's x64 switch as the device needs it.
+
+    >>> with x64():
+    ...     jnp.arange(3).dtype
+    dtype('int64')
+    """
     return jax.enable_x64(True) if are_wide() else _narrow()
 
 
@@ -166,7 +171,11 @@ def is_supported(dtype: torch.dtype) -> bool:
 
 
 def to_jax(dtype: torch.dtype) -> np.dtype:
-    """The NumPy/JAX dtype of a PyTorch dtype; `TypeError` for one that no array can have."""
+    """The NumPy/JAX dtype of a PyTorch dtype; `TypeError` for one that no array can have.
+
+    >>> to_jax(torch.bfloat16)
+    dtype(bfloat16)
+    """
     try:
         whole = _JAX[dtype]
     except KeyError:
@@ -177,7 +186,11 @@ def to_jax(dtype: torch.dtype) -> np.dtype:
 
 
 def to_torch(dtype: np.dtype | type) -> torch.dtype:
-    """The PyTorch dtype of a NumPy/JAX dtype; `TypeError` for one that no tensor can have."""
+    """The PyTorch dtype of a NumPy/JAX dtype; `TypeError` for one that no tensor can have.
+
+    >>> to_torch(jnp.dtype("int8"))
+    torch.int8
+    """
     try:
         return _TORCH[jnp.dtype(dtype)]
     except KeyError:

@@ -12,7 +12,11 @@ from torch_pjrt.errors import BrokenModule
 
 
 def attribute(module: str, name: str) -> Any:
-    """`name` of `module`, which is imported now if it has not been."""
+    """`name` of `module`, which is imported now if it has not been.
+
+    >>> lazy_attribute("math", "pi")
+    3.141592653589793
+    """
     try:
         return getattr(import_module(module), name)
     except AttributeError as error:

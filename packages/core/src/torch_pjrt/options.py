@@ -21,7 +21,11 @@ COMPILE = "TORCH_PJRT_COMPILE_OPTIONS"
 
 
 def client_options(defaults: Options | None = None) -> dict[str, Option]:
-    """The options of a new client: a plugin's, with the user's over them."""
+    """The options of a new client: a plugin's, with the user's over them.
+
+    >>> client_options({"threads": 2})
+    {'threads': 2}
+    """
     return {**(defaults or {}), **from_environment(CLIENT)}
 
 

@@ -65,7 +65,11 @@ class Packet:
 
 
 class Namespace:
-    """A namespace of operators, which are its attributes."""
+    """A namespace of operators, which are its attributes.
+
+    >>> aten.add.Tensor.name()
+    'aten::add.Tensor'
+    """
 
     def __init__(self, name: str) -> None:
         self._name = name

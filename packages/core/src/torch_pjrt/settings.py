@@ -107,6 +107,8 @@ class Settings:
 
     From `source_lines` to `check_nans` they are read when the device starts. For a block there are
     `torch_pjrt.source_lines()`, `torch_pjrt.eager()` and `torch_pjrt.check_nans()`.
+
+        >>> torch_pjrt.config.max_programs = 4096
     """
 
     tape_limit: int = field(

@@ -20,9 +20,12 @@ class _Here(threading.local):
 class StandIn:
     """Has PyTorch call `instead` in the place of a function, on threads that are within `in_force()`.
 
-        no_hint = StandIn(torch._meta_registrations, "device_hint", lambda original, tensor: "cpu")
-        with no_hint.in_force():
-            ...
+        >>> no_hint = StandIn(
+        ...     torch._meta_registrations, "device_hint", lambda original, tensor: "cpu"
+        ... )
+        >>> with no_hint.in_force():
+        ...     torch._meta_registrations.device_hint(torch.ones(1, device="pjrt"))
+        'cpu'
 
     owner    the module or class that has the function; None for one that this PyTorch lacks: nothing happens.
     name     the function's, of a class that of a static method. Nothing happens where `owner` has none.

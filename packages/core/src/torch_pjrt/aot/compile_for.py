@@ -55,6 +55,9 @@ def compile_for(
     Tensors and optimizers are as before when it returns. Raises `UnknownDevice` for a target that no plugin
     knows, `DeviceFull` if the program needs more memory than a chip has, `CompileError` if the compiler
     refuses it otherwise, and `LoweringError` if the function needs the value of a tensor.
+
+        compiled = torch_pjrt.compile_for("v5e:2x4", model, torch.empty(8, 128), sharded=True)
+        print(compiled)  # flops, bytes and memory of a chip
     """
     device, chips = described(target)
     register_all()  # starts the device at work: recording needs its kernels

@@ -55,6 +55,10 @@ def recorded(fn: Callable[..., Any], args: Sequence[Any]) -> Iterator[RecordedSt
     `args` are what the function takes; tensors of any device stand for `pjrt` tensors of their shape and
     dtype. A module is called with parameters that have no content. Raises `LoweringError` where the function
     needs a value.
+
+        >>> with recorded(lambda x: x.sin() + 1, [torch.empty(3)]) as step:
+        ...     [node.op.name() for node in graph_of(step.tape, step.outputs).nodes]
+        ['aten::sin', 'aten::add.Tensor']
     """
     current()
     outer = state.tape

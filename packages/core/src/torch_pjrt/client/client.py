@@ -206,6 +206,9 @@ def client() -> Client:
 
     Raises `NoDevice` or `UnknownDevice` where there is nothing to start, and `DeviceError` in a process
     that was forked after the device had been started.
+
+        >>> client().chip.platform
+        'cpu'
     """
     if _here.acting is not None:
         return _here.acting
@@ -235,6 +238,7 @@ def program_chips() -> int:
     """On how many chips the program runs that a rule is called for; XLA splits it, where these are several.
 
     A rule asks that calls a kernel, which XLA cannot split.
+
     """
     return _here.program_chips
 

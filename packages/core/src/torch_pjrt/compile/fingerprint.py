@@ -100,6 +100,10 @@ def outline(graph: Graph) -> list[str]:
     """A text for each node of a graph, equal in processes where it computes the same from the same.
 
     What cannot be told by a text, a JAX function say, is known by its name.
+
+        >>> with recorded(torch.sin, [torch.empty(3)]) as step:
+        ...     len(outline(graph_of(step.tape, step.outputs)))
+        1
     """
     texts = []
     for node in graph.nodes:

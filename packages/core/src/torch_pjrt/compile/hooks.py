@@ -70,8 +70,12 @@ def add_program_hooks(
     program; values that a launch has made are there all the same. Several are called in the order in
     which they were added.
 
-        with add_program_hooks(after_launch=lambda program: print(len(program.graph.nodes))):
-            torch_pjrt.sync()
+        >>> with add_program_hooks(
+        ...     after_launch=lambda program: print(len(program.outputs), "result")
+        ... ):
+        ...     (torch.ones(2, device="pjrt") + 1).tolist()
+        1 result
+        [2.0, 2.0]
     """
     given = {
         "before_compile": before_compile,

@@ -314,7 +314,10 @@ def is_compiled(key: tuple[Any, ...], donated: tuple[int, ...]) -> bool:
 
 
 def forget_programs() -> None:
-    """Empty the cache. What is compiled again is counted again."""
+    """Empty the cache. What is compiled again is counted again.
+
+    >>> forget_programs()
+    """
     _programs.forget()
     forget_known()
     forget_numbers()

@@ -37,8 +37,10 @@ _loops: dict[threading.Thread, threading.Event] = session.own("threads of loader
 class DeviceLoader:
     """The batches of `loader`, on `device`; `prefetch` of them are on their way while one is used.
 
-        for x, y in torch_pjrt.DeviceLoader(loader):
-            ...
+        >>> loader = [(torch.ones(2), torch.zeros(2))]
+        >>> for x, y in torch_pjrt.DeviceLoader(loader):
+        ...     print(x.device, y.device)
+        pjrt:0 pjrt:0
 
     loader    any iterable: a `DataLoader`, a list, an object with `__iter__`; read anew for each epoch.
     device    "pjrt", or any device of PyTorch (then batches are moved with `.to`, in turn).

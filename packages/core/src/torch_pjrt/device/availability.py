@@ -15,7 +15,11 @@ def is_available() -> bool:
 
 
 def chosen_device_name() -> str | None:
-    """The name of the device that tensors on `pjrt` go to, None where there is none. Never raises."""
+    """The name of the device that tensors on `pjrt` go to, None where there is none. Never raises.
+
+    >>> chosen_device_name()
+    'CPU'
+    """
     from torch_pjrt.plugin.host import host
 
     if find_spec("jax") is None or find_spec("jaxlib") is None:

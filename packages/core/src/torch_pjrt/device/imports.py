@@ -26,6 +26,9 @@ def after_import(name: str, then: Then) -> None:
 
     Several may wait for one module: they are called in the order in which they came. Who asks again with the
     same function, as a plugin does whose hooks are called for each device, is not called again.
+
+        >>> after_import("torch.nn", lambda module: print(module.__name__))
+        torch.nn
     """
     if (name, then) in _asked:
         return

@@ -120,6 +120,11 @@ def explain(fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Explana
     compiler does not say.
 
     Raises what `fn` raises, and what `torch_pjrt.sync()` raises.
+
+        >>> x = torch.ones(8, device="pjrt")
+        >>> explained = torch_pjrt.explain(lambda: (x + 1).sum().item())
+        >>> explained.result, len(explained.programs)
+        (16.0, 1)
     """
     sync("the start of torch_pjrt.explain()")
     before = report()

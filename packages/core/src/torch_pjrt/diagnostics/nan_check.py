@@ -57,6 +57,11 @@ def check_nans(*, infinities: bool = False) -> Iterator[None]:
     the program is run (by reading a value, or by an optimizer's step), all results being there. For an error
     at the line itself, use `torch_pjrt.eager()` as well. A NaN that came with the data, or as a number of the
     call (`torch.full((), nan)`), is no operator's doing. Each program is waited for, and donates nothing.
+
+        >>> with torch_pjrt.check_nans():
+        ...     print(torch.zeros(1, device="pjrt") / 0.0)
+        Traceback (most recent call last):
+        torch_pjrt.errors.NonFiniteValue: ...
     """
     sync.sync("check_nans() begins")
     before = sync.checker

@@ -83,7 +83,14 @@ STOPS = ("cause", "line", "syncs", "reads", "s")  # the headings of `stop_rows`
 
 
 def report() -> Report:
-    """What this process did so far."""
+    """What this process did so far.
+
+    >>> before = torch_pjrt.report().counts["programs_run"]
+    >>> (torch.ones(2, device="pjrt") + 1).tolist()
+    [2.0, 2.0]
+    >>> torch_pjrt.report().counts["programs_run"] - before
+    1
+    """
     snapshot = {f.name: getattr(counters, f.name) for f in fields(counters)}
     return Report(
         {k: dict(v) if isinstance(v, dict) else v for k, v in snapshot.items()},

@@ -14,6 +14,10 @@ def source_lines() -> Iterator[None]:
 
     The same as `TORCH_PJRT_SOURCE_LINES=1`, which holds for the whole process. A program that was compiled
     before is reused as it is.
+
+        >>> with torch_pjrt.source_lines():
+        ...     (torch.ones(2, device="pjrt") + 1).tolist()
+        [2.0, 2.0]
     """
     with lines.noted("source_lines()", in_programs=True):
         yield

@@ -24,6 +24,10 @@ def to_stablehlo(tensors: torch.Tensor | Iterable[torch.Tensor]) -> str:
     Nothing is run or compiled, and what is recorded stays as it is. A tensor that is on the device already
     is an input and a result of the program. Raises `TypeError` for a tensor of another device, and
     `LoweringError` if the program cannot be made.
+
+        >>> text = torch_pjrt.to_stablehlo(torch.ones(2, device="pjrt") + 1)
+        >>> "stablehlo.add" in text
+        True
     """
     wanted = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
     for tensor in wanted:

@@ -117,6 +117,11 @@ def profile_step(step: Callable[[], Any], *, calls: int = 5, shown: int = 10) ->
     one of its operators. Where a device's profiler does not name XLA's instructions, there are no operations.
 
     Raises what `step` raises, and `RuntimeError` if a trace of this process is being taken already.
+
+        >>> x = torch.ones(64, 64, device="pjrt")
+        >>> profile = torch_pjrt.profile_step(lambda: (x @ x).sum().item(), calls=2)
+        >>> profile.ms == sum(operation.ms for operation in profile.operations)
+        True
     """
     sync(_CAUSE)
     with (

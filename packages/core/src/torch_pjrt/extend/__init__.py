@@ -77,7 +77,7 @@ Reports:
 The process:
 
     start               start the device and register its kernels
-    chosen_device_name  the device that would be started, by name: "cpu", "tpu"
+    chosen_device_name  the device that would be started, by name: "CPU", "TPU"
     client              the device at work; program_chips: how many chips the program is for whose rules run
     choose_run          which run of several processes it is to start as a part of: a `Processes` of
                         `torch_pjrt.plugin`; joined_run: the one that it has joined

@@ -45,6 +45,15 @@ class Node:
     inputs   by the signature's slots.
     outputs  the names that its results get.
     line     where the user called it, if that was noted. It is no part of what the node computes.
+
+        >>> from torch_pjrt.testing.graphs import parse
+        >>> graph = parse('''
+        ...     i0: float32[3]
+        ...     v0: float32[3] = aten.sin.default(i0)
+        ...     return v0''')
+        >>> [node] = graph.nodes
+        >>> node.op.name(), node.inputs, node.outputs
+        ('aten::sin', (-1,), (0,))
     """
 
     signature: Signature
@@ -61,7 +70,16 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """Nodes in order; `inputs[i]` is the spec of value `-i-1`; `outputs` are the values wanted."""
+    """Nodes in order; `inputs[i]` is the spec of value `-i-1`; `outputs` are the values wanted.
+
+    >>> from torch_pjrt.testing.graphs import parse
+    >>> graph = parse('''
+    ...     i0: float32[3]
+    ...     v0: float32[3] = aten.sin.default(i0)
+    ...     return v0''')
+    >>> graph.nodes[0].inputs, graph.outputs
+    ((-1,), (0,))
+    """
 
     inputs: tuple[TensorSpec, ...]
     nodes: tuple[Node, ...]
@@ -122,7 +140,13 @@ class Graph:
 
 
 def graph_of(tape: Tape, outputs: Sequence[int]) -> Graph:
-    """The graph that a tape recorded, with these values as outputs and every number a constant."""
+    """The graph that a tape recorded, with these values as outputs and every number a constant.
+
+    >>> with onto(Tape(nested=True)) as tape:
+    ...     y = torch.ones(2, device="pjrt").sin()
+    >>> graph_of(tape, [value_of(y).number]).nodes[-1].op.name()
+    'aten::sin'
+    """
     return Graph(
         inputs=tuple(value.spec for value in tape.inputs),
         nodes=tuple(_nodes(tape)),

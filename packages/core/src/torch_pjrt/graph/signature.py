@@ -164,7 +164,13 @@ def intern(
     precision: str | None = None,
     expand: Callable[[Signature], Graph] | None = None,
 ) -> Signature:
-    """The one signature of this pattern. `expand` is asked once, for a pattern that is new."""
+    """The one signature of this pattern. `expand` is asked once, for a pattern that is new.
+
+    >>> spec = contiguous_spec((3,), torch.float32)
+    >>> signature = intern(aten.sin.default, (Slot(0),), {}, (spec,), (spec,))
+    >>> signature is intern(aten.sin.default, (Slot(0),), {}, (spec,), (spec,))
+    True
+    """
     key = (op, hashable(args), hashable(kwargs), specs, outs, random, returns, dropped, precision)
     signature = _interned.get(key)
     if signature is not None:

@@ -64,6 +64,11 @@ class Value:
 
     `is_slot`: `array` is another one after the next replay of a captured step, so nothing that was made of
     it may be remembered.
+
+        >>> pending = value_of(torch.ones(2, device="pjrt") + 1)
+        >>> torch_pjrt.sync()
+        >>> pending.array
+        Array([2., 2.], dtype=float32)
     """
 
     is_slot: ClassVar[bool] = False
@@ -124,6 +129,11 @@ class Tape:
     ended   its live values have what they will ever have.
     serial  a later tape has a larger one.
     thread  who records on it.
+
+        >>> with onto(Tape(nested=True)) as tape:
+        ...     y = torch.ones(2, device="pjrt").sin()
+        >>> len(tape.values)
+        2
     """
 
     __slots__ = (
@@ -255,11 +265,14 @@ class Tape:
 class BorrowingTape(Tape):
     """A nested tape that may use what is pending on the tape outside, which gets it back at the end.
 
-    with onto(tape := BorrowingTape()):
-        try:
-            ...
-        finally:
-            tape.give_back()
+    >>> x = torch.ones(2, device="pjrt") + 1  # pending on this thread's tape
+    >>> with onto(tape := BorrowingTape()):
+    ...     try:
+    ...         y = value_of(x.sin())
+    ...     finally:
+    ...         tape.give_back()
+    >>> len(graph_of(tape, [y.number]).nodes)
+    1
     """
 
     __slots__ = ("taken",)
@@ -341,6 +354,11 @@ def onto(tape: Tape) -> Iterator[Tape]:
     Reading a value in the block raises `LoweringError`, and so does the use of one that is pending on another
     tape: a nested tape never runs. It is quiet meanwhile: what a finalizer records or reads
     goes elsewhere.
+
+        >>> with onto(Tape(nested=True)) as tape:
+        ...     y = value_of(torch.ones(2, device="pjrt").sin())
+        >>> [node.op.name() for node in graph_of(tape, [y.number]).nodes]
+        ['aten::ones', 'aten::sin']
     """
     with quiet():
         outer = state.tape
@@ -352,7 +370,11 @@ def onto(tape: Tape) -> Iterator[Tape]:
 
 
 def current() -> Tape:
-    """The tape to record on: a fresh one where another thread has closed the last."""
+    """The tape to record on: a fresh one where another thread has closed the last.
+
+    >>> current() is state.tape
+    True
+    """
     tape = state.tape
     if tape.closed:
         settle(tape)
@@ -362,7 +384,13 @@ def current() -> Tape:
 
 
 def number_on(tape: Tape, value: Value) -> int:
-    """The value's number on this tape; registers it as an input if need be."""
+    """The value's number on this tape; registers it as an input if need be.
+
+    >>> x = value_of(torch.ones(2).to("pjrt"))
+    >>> with onto(Tape(nested=True)) as tape:
+    ...     number_on(tape, x)
+    -1
+    """
     return value.number if value.tape is tape else tape.take(value)
 
 

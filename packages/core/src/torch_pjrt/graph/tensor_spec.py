@@ -19,6 +19,10 @@ class TensorSpec:
     contiguous  row-major, whatever the strides of dims of size 1; so is what has no elements.
     dense       in some order of the dims it fills its storage without gap or overlap.
     plain       its strides are those that `create_empty_tensor` gives to this shape.
+
+        >>> spec = spec_of((2, 3), torch.float32, (1, 2))
+        >>> spec.contiguous, spec.dense
+        (False, True)
     """
 
     __slots__ = (
@@ -51,7 +55,11 @@ _interned: Interned[tuple[tuple[int, ...], torch.dtype, Strides], TensorSpec] = 
 
 
 def spec_of(shape: tuple[int, ...], dtype: torch.dtype, strides: Strides) -> TensorSpec:
-    """The one spec of this shape, dtype and strides."""
+    """The one spec of this shape, dtype and strides.
+
+    >>> spec_of((2, 3), torch.float32, (3, 1)) is contiguous_spec((2, 3), torch.float32)
+    True
+    """
     key = (shape, dtype, strides)
     spec = _interned.get(key)
     if spec is None:
@@ -63,7 +71,11 @@ def spec_of(shape: tuple[int, ...], dtype: torch.dtype, strides: Strides) -> Ten
 
 
 def contiguous_spec(shape: tuple[int, ...], dtype: torch.dtype) -> TensorSpec:
-    """The spec of a contiguous tensor of this shape."""
+    """The spec of a contiguous tensor of this shape.
+
+    >>> contiguous_spec((2, 3), torch.float32).strides
+    (3, 1)
+    """
     return spec_of(tuple(shape), dtype, contiguous_strides(shape))
 
 

@@ -30,6 +30,9 @@ def to_jax(tensor: torch.Tensor) -> jax.Array:
     Runs what is pending, and waits for nothing. Of a `pjrt` tensor that is no view it is the array behind it;
     of one that lies in a stack, as weights of rolled layers do, a copy. A CPU tensor is uploaded. Autograd
     does not follow; `jax_function` differentiates. `TypeError` for what is no tensor.
+
+        >>> torch_pjrt.to_jax(torch.ones(2, device="pjrt") + 1)
+        Array([2., 2.], dtype=float32)
     """
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"to_jax takes a torch.Tensor, saw {type(tensor).__name__}")
@@ -47,6 +50,9 @@ def from_jax(array: jax.Array) -> torch.Tensor:
     spread over several chips of the device stays so, where `torch_pjrt_spmd` has a mesh. `TypeError` for
     what is no array, for a tracer and for a dtype that PyTorch lacks; `UnsupportedError` for an array that
     is spread over several chips where no mesh is, or over others than this device's.
+
+        >>> torch_pjrt.from_jax(jnp.arange(3)) + 1
+        tensor([1, 2, 3], device='pjrt:0', dtype=torch.int32)
     """
     if isinstance(array, jax.core.Tracer):
         raise TypeError(

@@ -96,8 +96,10 @@ class JaxFunction:
 def jax_function(function: Callable[..., Any]) -> JaxFunction:
     """`function`, which computes with JAX arrays, as an operator on tensors.
 
-        rotate = torch_pjrt.jax_function(lambda x, angle: x * jnp.cos(angle))
-        y = rotate(x, angle)  # tensors in, tensors out
+        >>> rotate = torch_pjrt.jax_function(lambda x, angle: x * jnp.cos(angle))
+        >>> x = torch.ones(2, device="pjrt")
+        >>> rotate(x, torch.zeros_like(x))  # tensors in, tensors out
+        tensor([1., 1.], device='pjrt:0')
 
     Arguments and results may be pytrees of tensors: tuples, lists, dicts, None, what is registered with
     JAX. Anything else in the arguments must be hashable and is static: a new value of it traces and compiles

@@ -18,7 +18,11 @@ table = LoweringTable("dropout")
 
 
 def kept(key: Array, shape: tuple[int, ...], p: float) -> Array:
-    """A mask that is True with probability `1 - p`, to within 2**-32."""
+    """A mask that is True with probability `1 - p`, to within 2**-32.
+
+    >>> kept(jax.random.key(0), (2, 3), 0.5).dtype
+    dtype('bool')
+    """
     bits = jax.random.bits(key, shape, np.uint32)
     return bits >= np.uint32(min(round(p * 2**32), 2**32 - 1))
 

@@ -105,7 +105,12 @@ def computed_in(dtype: torch.dtype, kind: Promote) -> torch.dtype:
 def promoted(
     operands: Sequence[Any], kind: Promote = Promote.DEFAULT
 ) -> tuple[list[Array], np.dtype]:
-    """The operands as strongly typed arrays of one dtype, and that dtype. Shapes stay as they are."""
+    """The operands as strongly typed arrays of one dtype, and that dtype. Shapes stay as they are.
+
+    >>> arrays, dtype = promoted((jnp.ones(2, "int32"), jnp.ones(2, "float32")), Promote.DEFAULT)
+    >>> dtype.name, [array.dtype.name for array in arrays]
+    ('float32', ['float32', 'float32'])
+    """
     dtype = dtypes.to_jax(computed_in(result_type(*operands), kind))
     return [as_dtype(x, dtype) for x in operands], dtype
 
@@ -146,5 +151,9 @@ def _within_e4m3(x: Any) -> Any:
 
 
 def opmath(dtype: np.dtype) -> np.dtype:
-    """The dtype in which PyTorch accumulates: float32 for float16 and bfloat16, else the same."""
+    """The dtype in which PyTorch accumulates: float32 for float16 and bfloat16, else the same.
+
+    >>> opmath(jnp.dtype("bfloat16")), opmath(jnp.dtype("float64"))
+    (dtype('float32'), dtype('float64'))
+    """
     return np.dtype(np.float32) if dtype.itemsize == 2 and dtype.kind in "fV" else dtype

@@ -33,7 +33,12 @@ INT32, INT64 = np.dtype(np.int32), np.dtype(np.int64)
 
 
 def axes(x: Array, dim: Dims) -> tuple[int, ...]:
-    """`dim` as sorted numbers from 0 up; all dimensions for None and ()."""
+    """`dim` as sorted numbers from 0 up; all dimensions for None and ().
+
+    >>> x = jnp.zeros((2, 3, 4))
+    >>> axes(x, [-1]), axes(x, None)
+    ((2,), (0, 1, 2))
+    """
     if x.ndim == 0:
         return ()
     if isinstance(dim, int):

@@ -106,7 +106,13 @@ def annotate(x: torch.Tensor, kind: str, *args: Any) -> torch.Tensor:
 
 
 def annotation_of(node: Node) -> Annotation | None:
-    """What the node says of its value, if it is one of `annotate`; None for others. For passes."""
+    """What the node says of its value, if it is one of `annotate`; None for others. For passes.
+
+    >>> define_annotation("docs.name")
+    >>> with recorded(lambda x: annotate(x, "docs.name", "input"), [torch.empty(3)]) as step:
+    ...     [annotation_of(node) for node in graph_of(step.tape, step.outputs).nodes]
+    [Annotation(kind='docs.name', args=('input',))]
+    """
     if node.op is not ANNOTATE:
         return None
     _, kind, value = node.signature.args

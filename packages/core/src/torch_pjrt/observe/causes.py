@@ -49,7 +49,11 @@ _actions: dict[int, str] = session.own("what instructions ask of tensors", {})
 
 @contextmanager
 def because(cause: str) -> Iterator[None]:
-    """Values that the block reads are read because of `cause`, unless a block around it said so already."""
+    """Values that the block reads are read because of `cause`, unless a block around it said so already.
+
+    >>> with because("my package reads sizes"):
+    ...     torch_pjrt.sync()
+    """
     if _because.get() is not None:
         yield
         return

@@ -15,7 +15,11 @@ _WIDTH_OF_FILES = 140  # where there is no terminal: a file, a notebook
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A title, and rows below headings. Numbers are aligned to the right."""
+    """A title, and rows below headings. Numbers are aligned to the right.
+
+    >>> Table("Flops", ("program", "flops"), [(1, 2048)]).headings
+    ('program', 'flops')
+    """
 
     title: str
     headings: Sequence[str]

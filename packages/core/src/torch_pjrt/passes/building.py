@@ -46,6 +46,9 @@ class Builder:
                    of the call, lists for lists, everything else as it is.
     inputs         the node's tensors, in order.
     draw           which random numbers the node gets; None if it draws none.
+
+        >>> def twice(node, build):  # for `rewritten`
+        ...     return build(aten.add.Tensor, *build.args, *build.args)
     """
 
     def __init__(self, node: Node, inputs: Sequence[Ref], fresh: int) -> None:
@@ -121,6 +124,17 @@ def rewritten(graph: Graph, rewrite: Rewrite) -> Graph:
     Nodes that nobody reads any more are left to the pass that drops them.
 
     Raises `InvalidGraph` where the number of results differs.
+
+        >>> from torch_pjrt.testing.graphs import parse
+        >>> before = parse('''
+        ...     i0: float32[3]
+        ...     v0: float32[3] = aten.square.default(i0)
+        ...     return v0''')
+        >>> def product(node, build):
+        ...     if node.op is aten.square.default:
+        ...         return build(aten.mul.Tensor, *build.args, *build.args)
+        >>> [node.op.name() for node in rewritten(before, product).nodes]
+        ['aten::mul.Tensor']
     """
     refs = {-i - 1: Ref(-i - 1, spec) for i, spec in enumerate(graph.inputs)}
     fresh = 1 + max((v for n in graph.nodes for v in n.outputs), default=-1)

@@ -24,7 +24,16 @@ class Stage(enum.IntEnum):
 
 @runtime_checkable
 class Pass(Protocol):
-    """A pure function of a graph, with a name and a stage. A dataclass whose fields are options."""
+    """A pure function of a graph, with a name and a stage. A dataclass whose fields are options.
+
+    >>> class DropNothing:
+    ...     name, stage = "drop-nothing", Stage.CLEAN
+    ...
+    ...     def __call__(self, graph):
+    ...         return graph
+    >>> isinstance(DropNothing(), Pass)
+    True
+    """
 
     @property
     def name(self) -> str:
@@ -60,6 +69,19 @@ def run_passes(passes: Iterable[Pass], graph: Graph) -> Graph:
     """The graph after all passes. A pass that breaks it is named in an `InvalidGraph`.
 
     What a pass raises of itself comes through, with a note that names the pass.
+
+        >>> from torch_pjrt.testing.graphs import parse
+        >>> class Nothing:
+        ...     name, stage = "nothing", Stage.REWRITE
+        ...
+        ...     def __call__(self, graph):
+        ...         return graph
+        >>> before = parse('''
+        ...     i0: float32[3]
+        ...     v0: float32[3] = aten.sin.default(i0)
+        ...     return v0''')
+        >>> run_passes([Nothing()], before) == before
+        True
     """
     graph.verify(after="the tape")
     for p in passes:

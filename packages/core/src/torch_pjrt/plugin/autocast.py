@@ -20,6 +20,10 @@ class AutocastRules:
     float32         cast to float32.
     float32_result  run as they are, with `dtype=torch.float32` unless the call gives a dtype.
     widest          cast to float32 if one of them is float32, else to autocast's dtype.
+
+        >>> rules = AutocastRules.of(lower="mm linear", float32="exp")
+        >>> sorted(rules.lower)
+        ['linear', 'mm']
     """
 
     lower: frozenset[str] = frozenset()

@@ -32,6 +32,9 @@ class Capabilities:
                   it does not pass donations on for a platform that it does not know.
     memory_statistics   whether `memory_stats()` of a chip may be asked.
     memory_bytes  of a chip, where it keeps no statistics; None: that of the host.
+
+        >>> Capabilities(has_64_bits=False, lacks_dtypes=frozenset({torch.float16})).limited
+        True
     """
 
     has_64_bits: bool = True

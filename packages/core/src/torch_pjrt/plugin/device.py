@@ -19,6 +19,18 @@ class Device(abc.ABC):
 
     name      what `PJRT_DEVICE` chooses it by, in upper case.
     priority  where `PJRT_DEVICE` is not set, the highest priority that is usable here is chosen.
+
+        >>> class Mine(Device):
+        ...     name = "MINE"  # PJRT_DEVICE=MINE
+        ...     priority = 100
+        ...
+        ...     def objection(self):
+        ...         return None  # it is here
+        ...
+        ...     def start(self):
+        ...         return library_chips("mine", "/opt/mine/libpjrt_mine.so")
+        >>> Mine().objection() is None
+        True
     """
 
     name: str

@@ -15,6 +15,9 @@ class ForeignCalls:
     set_up    does what lowering such a call does beside: fills in addresses, registers functions. Called in
               each process before the first program with one of `targets` is loaded. None: there is nothing
               to do.
+
+        >>> ForeignCalls(["mine.*"]).has("mine.softmax")
+        True
     """
 
     targets: Sequence[str]

@@ -36,6 +36,9 @@ def separate_cpu_chips() -> Sequence[jax.Device]:  # pyright: ignore[reportInval
 
     For `Device.start` of a device that stands in for hardware, in tests above all. Each call makes
     another client; a chip keeps its client alive. The chips' platform is "cpu".
+
+        >>> [chip.platform for chip in separate_cpu_chips()]
+        ['cpu']
     """
     from jax._src import xla_bridge
 
@@ -46,6 +49,9 @@ def cpu_chips() -> Sequence[jax.Device]:  # pyright: ignore[reportInvalidTypeFor
     """The chips of JAX's own CPU client; of a new one, where JAX's was made before the process joined a run.
 
     Raises what JAX raises where JAX_PLATFORMS leaves the CPU out.
+
+        >>> cpu_chips()[0].platform
+        'cpu'
     """
     import jax
 
@@ -62,6 +68,8 @@ def library_chips(name: str, path: str, defaults: Options | None = None) -> Sequ
     defaults  options of the client, under those of TORCH_PJRT_CLIENT_OPTIONS.
 
     Raises `DeviceError` if the library cannot be loaded.
+
+        chips = library_chips("mine", "/opt/mine/libpjrt_mine.so", {"queues": 2})
     """
     from jax._src.lib import xla_client  # pyright: ignore[reportPrivateImportUsage]
 
@@ -83,6 +91,8 @@ def platform_chips(platform: str, defaults: Options | None = None) -> Sequence[j
     Of JAX's client, if JAX has started one for the platform; else of a new client with `defaults` and
     TORCH_PJRT_CLIENT_OPTIONS, of which JAX knows nothing. No other platform is started. Raises
     `DeviceError` where no plugin brings the platform, with what its plugin said.
+
+        chips = platform_chips("cuda", gpu_options())
     """
     from jax._src import xla_bridge
 

@@ -46,7 +46,11 @@ class Processes:
 
 
 def of_environment(environment: Mapping[str, str] = os.environ) -> Processes | None:
-    """What the variables say; None if the process is alone. `SettingError` where some of them are missing."""
+    """What the variables say; None if the process is alone. `SettingError` where some of them are missing.
+
+    >>> of_environment() is None  # no launcher has started this process
+    True
+    """
     given = {name: environment[name] for name in (_ADDRESS, _COUNT, _ID) if environment.get(name)}
     if not given:
         return None

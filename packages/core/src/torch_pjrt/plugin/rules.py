@@ -75,7 +75,11 @@ __all__ = [
 
 
 def core_rules() -> LoweringTable:
-    """Core's rules of all operators, for programs that are for several devices at once."""
+    """Core's rules of all operators, for programs that are for several devices at once.
+
+    >>> aten.add.Tensor in core_rules()
+    True
+    """
     from torch_pjrt.lowering import CORE
 
     return CORE

@@ -46,9 +46,10 @@ _MOST_NAMED = 4
 def capture(step: Callable[P, R]) -> Captured[P, R]:
     """A function that does what `step` does, at the host's cost of launching its programs.
 
-        step = torch_pjrt.capture(train_step)       # or as a decorator
-        for x, y in loader:
-            loss = step(x, y)
+        >>> total = torch.zeros((), device="pjrt")
+        >>> step = torch_pjrt.capture(lambda x: total.add_(x.sum()))  # or as a decorator
+        >>> [step(torch.ones(2).to("pjrt")).item() for _ in range(4)]
+        [2.0, 4.0, 6.0, 8.0]
 
     step     called with tensors on `pjrt` and anything that compares by `==`; returns tensors (in lists,
              tuples, dicts) on `pjrt` and Python values. It may change tensors that it closes over:

@@ -28,6 +28,9 @@ def eager() -> Iterator[None]:
 
     For debugging: an error that lazy execution raises at the next sync is raised by the operator at fault.
     Each operator is a program of its own, compiled when it is first met.
+
+        >>> with torch_pjrt.eager():
+        ...     y = torch.ones(2, device="pjrt") + 1  # has run before the next line
     """
     sync("eager mode begins")
     with _EachAtOnce():

@@ -17,6 +17,10 @@ def compile_options(**options: Option) -> Iterator[None]:
     What was pending before is run first, what is pending at the end is run then. A program that was compiled
     with other options is another program. A name that the device's compiler does not know is a
     `CompileError` when the program is compiled. The options hold for all threads.
+
+        >>> with torch_pjrt.compile_options(xla_cpu_enable_fast_math=True):
+        ...     (torch.ones(2, device="pjrt") * 3).tolist()
+        [3.0, 3.0]
     """
     sync()
     before = settings.compile_options

@@ -10,5 +10,8 @@ def sync() -> None:
 
     Raises `CompileError` or `LoweringError` if no program can be made of it. To wait for the device as
     well, call `torch.pjrt.synchronize()`.
+
+        >>> y = torch.ones(2, device="pjrt") + 1  # recorded
+        >>> torch_pjrt.sync()  # launched
     """
     _sync("request")

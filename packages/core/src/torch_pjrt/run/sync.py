@@ -121,6 +121,8 @@ def cut(tape: Tape) -> Tape:
     """Sync if the tape has more operators than `settings.tape_limit`; the tape to go on with.
 
     Called where it has more values: an operator over lists makes many of them.
+
+        >>> tape = cut(state.tape)  # after appending many nodes
     """
     if not tape.nested and len(tape.values) - tape.n_further > settings.tape_limit:
         sync("the tape's limit")

@@ -34,6 +34,10 @@ def run_on_cpu(
     """`op` by its CPU kernel; arguments that it writes to are written back.
 
     Where that is what the caller asks for, nobody is warned, and it is counted as a transfer only.
+
+        >>> x = torch.zeros(2, device="pjrt")
+        >>> run_on_cpu(torch.ops.aten.add.Tensor, (x, 1), {}, is_asked_for=True)
+        tensor([1., 1.], device='pjrt:0')
     """
     refuse_mixed(op, args, kwargs)
     copies: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}

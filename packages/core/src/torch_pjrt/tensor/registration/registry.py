@@ -102,7 +102,10 @@ def _first_of(name: str) -> Callable[..., Any]:
 
 
 def register_all() -> None:
-    """Register every kernel; starts the device. Does nothing the second time; other threads wait for it."""
+    """Register every kernel; starts the device. Does nothing the second time; other threads wait for it.
+
+    >>> start()
+    """
     if _kernels.done:
         return
     with _kernels.registering:

@@ -59,6 +59,10 @@ class Buffer:
     viewed  some tensor on this buffer may look different from `spec`; while False, all look like it.
     blank   nothing was written and no view taken since `torch.empty`.
     address the fake address of the storage, or 0 while it has none.
+
+        >>> x = torch.ones(2, 3, device="pjrt")
+        >>> buffer_of(x.T).spec.shape
+        (2, 3)
     """
 
     __slots__ = ("__weakref__", "address", "blank", "spec", "value", "viewed")
@@ -86,7 +90,12 @@ class Buffer:
 
 
 def buffer_of(tensor: torch.Tensor) -> Buffer:
-    """The buffer behind a `pjrt` tensor."""
+    """The buffer behind a `pjrt` tensor.
+
+    >>> x = torch.ones(2, 3, device="pjrt")
+    >>> buffer_of(x[0]) is buffer_of(x)
+    True
+    """
     return buffer_behind(tensor.untyped_storage())
 
 
@@ -106,12 +115,21 @@ def buffer_behind(storage: Any) -> Buffer:
 
 
 def is_pjrt(x: object) -> TypeGuard[torch.Tensor]:
-    """Whether `x` is a tensor of this device."""
+    """Whether `x` is a tensor of this device.
+
+    >>> is_pjrt(torch.ones(2, device="pjrt")), is_pjrt(torch.ones(2)), is_pjrt("text")
+    (True, False, False)
+    """
     return isinstance(x, torch.Tensor) and x.device.type == "pjrt"
 
 
 def wrap(value: Value, spec: TensorSpec) -> torch.Tensor:
-    """A new tensor that looks like `spec` (dense) with this content and an unsized storage if that serves."""
+    """A new tensor that looks like `spec` (dense) with this content and an unsized storage if that serves.
+
+    >>> x = upload(torch.arange(3))
+    >>> wrap(x, x.spec)
+    tensor([0, 1, 2], device='pjrt:0')
+    """
     if not spec.plain:
         return wrap_sized(value, spec)
     tensor = create_empty_tensor(spec.shape, spec.dtype)
@@ -120,7 +138,12 @@ def wrap(value: Value, spec: TensorSpec) -> torch.Tensor:
 
 
 def wrap_sized(value: Value | None, spec: TensorSpec) -> torch.Tensor:
-    """A new tensor with this content (None: not yet any), on a sized storage with an address of its own."""
+    """A new tensor with this content (None: not yet any), on a sized storage with an address of its own.
+
+    >>> x = upload(torch.arange(3))
+    >>> wrap_sized(x, x.spec).data_ptr() != 0
+    True
+    """
     return wrap_buffer(Buffer(value, spec))
 
 
@@ -191,5 +214,10 @@ def flat_spec(spec: TensorSpec) -> TensorSpec:
 
 
 def spec_and_offset(tensor: torch.Tensor) -> tuple[TensorSpec, int]:
-    """What the tensor itself looks like, and its offset in elements."""
+    """What the tensor itself looks like, and its offset in elements.
+
+    >>> spec, offset = spec_and_offset(torch.ones(2, 3, device="pjrt")[1])
+    >>> spec.shape, offset
+    ((3,), 3)
+    """
     return spec_of(tensor.shape, tensor.dtype, tensor.stride()), tensor.storage_offset()  # pyright: ignore[reportReturnType]

@@ -51,8 +51,13 @@ def donate(tensors: Sequence[torch.Tensor], results: Sequence[Any], taker: str) 
     From now on using them, or what shares memory with them, raises `DonatedTensor`. Those that are among the
     results, or share memory with one, stay. Does nothing on a device whose programs take no memory.
 
-        y = x * 2
-        donate([x], [y], "a step of mine")
+        >>> x = torch.ones(3, device="pjrt")
+        >>> torch_pjrt.sync()
+        >>> y = x + 1
+        >>> donate([x], [y], "a step of mine")
+        >>> x.sum()
+        Traceback (most recent call last):
+        torch_pjrt.errors.DonatedTensor: ...
     """
     if not client().donates:
         return

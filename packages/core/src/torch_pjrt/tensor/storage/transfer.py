@@ -60,6 +60,9 @@ def upload(
 
     Without `copy` the device may take the tensor's own memory: nobody may write to it from then on. With a
     sharding each chip gets its own part alone, and the host copies one part after the other.
+
+        >>> upload(torch.arange(3), dtype=torch.float32).spec.dtype
+        torch.float32
     """
     spec = contiguous_spec(source.shape, dtype or source.dtype)
     if sharding is not None and spec.numel > _MOST_TO_LOOK_AT and not on_upload:
@@ -156,7 +159,11 @@ def _divides(sharding: jax.sharding.Sharding, tensor: torch.Tensor) -> bool:
 
 
 def put(host: np.ndarray, sharding: jax.sharding.Sharding | None = None) -> jax.Array:
-    """An array of the device, counted as an upload. Nobody may write to `host` from then on."""
+    """An array of the device, counted as an upload. Nobody may write to `host` from then on.
+
+    >>> put(np.zeros(3, "float32")).shape
+    (3,)
+    """
     with counters.timed("upload_s"):
         array = client().put(host, sharding)
     counters.uploads += 1
@@ -175,6 +182,10 @@ def download_parts(tensor: torch.Tensor) -> Iterator[tuple[Index, torch.Tensor]]
     """A `pjrt` tensor's content as CPU tensors to be read only, and where each lies, a slice for each dim.
 
     What lies on several chips comes part by part; other tensors, views among them, as one.
+
+        >>> [(index, part)] = download_parts(torch.ones(2, device="pjrt"))
+        >>> index, part
+        ((slice(0, 2, None),), tensor([1., 1.]))
     """
     buffer = buffer_of(tensor)
     is_all = not is_padded(buffer) and spec_and_offset(tensor) == (buffer.spec, 0)
@@ -196,6 +207,10 @@ class PartsHere:
     """The content of `pjrt` tensors by the parts that chips of this process have, each part once.
 
     Copies to the host begin with `of`, and are waited for where a part is read.
+
+        >>> [(index, read)] = PartsHere().of(torch.ones(2, device="pjrt"))
+        >>> index, read()
+        ((slice(0, 2, None),), tensor([1., 1.]))
     """
 
     def __init__(self) -> None:
@@ -317,7 +332,11 @@ def _host_content(buffer: Buffer) -> tuple[torch.Tensor, bool]:
 
 
 def array_of(value: Value) -> jax.Array:
-    """The value's array on the device, an array of its own; runs what is pending first."""
+    """The value's array on the device, an array of its own; runs what is pending first.
+
+    >>> array_of(value_of(torch.ones(2, device="pjrt") + 1))
+    Array([2., 2.], dtype=float32)
+    """
     if value.array is None:
         materialize(value)
     client()  # raises in a forked process
@@ -325,7 +344,11 @@ def array_of(value: Value) -> jax.Array:
 
 
 def host_array(value: Value) -> np.ndarray:
-    """The value's content; runs what is pending first."""
+    """The value's content; runs what is pending first.
+
+    >>> host_array(value_of(torch.ones(2, device="pjrt") + 1))
+    array([2., 2.], dtype=float32)
+    """
     if value.array is None:
         materialize(value)
     client()  # raises in a forked process, in which reading may hang

@@ -107,7 +107,11 @@ def _check_inside(buffer: Buffer, spec: TensorSpec, offset: int) -> None:
 
 
 def content(buffer: Buffer) -> Value:
-    """The buffer's value; zeros where nothing was ever written."""
+    """The buffer's value; zeros where nothing was ever written.
+
+    >>> content(buffer_of(torch.ones(2, 3, device="pjrt").T)).spec.shape
+    (2, 3)
+    """
     value = buffer.value
     if value is None:
         shape = list(buffer.spec.shape)
@@ -119,7 +123,11 @@ def content(buffer: Buffer) -> Value:
 
 
 def value_of(tensor: torch.Tensor) -> Value:
-    """A tensor's content as a value of its own shape; lazy conjugation and negation applied."""
+    """A tensor's content as a value of its own shape; lazy conjugation and negation applied.
+
+    >>> value_of(torch.ones(2, 3, device="pjrt").T).spec.shape
+    (3, 2)
+    """
     buffer = buffer_of(tensor)
     value = true_look(tensor, buffer)[0] if buffer.viewed else content(buffer)
     return _resolved(tensor, value) if tensor.is_conj() or tensor.is_neg() else value
@@ -154,7 +162,13 @@ def resize_as(target: torch.Tensor, shape: Sequence[int], strides: Sequence[int]
 
 
 def store(tensor: torch.Tensor, value: Value) -> None:
-    """Write `value`, of the tensor's own shape and dtype, into the tensor's place in its buffer."""
+    """Write `value`, of the tensor's own shape and dtype, into the tensor's place in its buffer.
+
+    >>> x = torch.zeros(3, device="pjrt")
+    >>> store(x, upload(torch.ones(3)))
+    >>> x
+    tensor([1., 1., 1.], device='pjrt:0')
+    """
     value = _resolved(tensor, value)
     buffer = buffer_of(tensor)
     spec, offset = spec_and_offset(tensor) if buffer.viewed else (buffer.spec, 0)
