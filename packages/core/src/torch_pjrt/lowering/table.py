@@ -73,6 +73,13 @@ class LoweringTable(Mapping[Any, Lowering]):
 
     A row for an operator that this PyTorch lacks is `left_out`. Rules of `lowers_over` stand `over` those
     that other tables have; they count once the table is laid over another (`overlaid`).
+
+        >>> table = LoweringTable("mine")
+        >>> @table.lowers(aten.relu.default)
+        ... def relu(x):
+        ...     return jnp.maximum(x, 0)
+        >>> table[aten.relu.default].rule(jnp.array([-1.0, 2.0]))
+        Array([0., 2.], dtype=float32)
     """
 
     def __init__(self, name: str) -> None:

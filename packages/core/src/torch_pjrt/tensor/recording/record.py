@@ -92,7 +92,12 @@ _META_IS_WRONG = frozenset(
 
 
 def call(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Do what `op(*args, **kwargs)` does, for any overload and any mixture of arguments."""
+    """Do what `op(*args, **kwargs)` does, for any overload and any mixture of arguments.
+
+    >>> x = torch.zeros(2, device="pjrt")
+    >>> record_call(torch.ops.aten.add.Tensor, (x, 1), {})
+    tensor([1., 1.], device='pjrt:0')
+    """
     tape = state.tape
     if tape.size > settings.tape_limit:
         cut(tape)
