@@ -14,9 +14,11 @@ import pytest
 from torch_pjrt.testing.pytorch_suite.gaps import Gap
 from torch_pjrt.testing.pytorch_suite.outcomes import Outcome, Result
 from torch_pjrt.testing.pytorch_suite.verdict import Verdict
+from torch_pjrt_spmd.testing.distributed_suite.checkout_gaps import CHECKOUT_GAPS
 from torch_pjrt_spmd.testing.distributed_suite.gaps import GAPS
 from torch_pjrt_spmd.testing.distributed_suite.team import of_all
 
+ALL = (*GAPS, *CHECKOUT_GAPS)
 TESTS = (
     "test_all_reduce_sum_cuda",
     "test_all_gather_into_cat_tensor_cuda",
@@ -68,8 +70,8 @@ def test_a_test_passes_if_it_does_on_all_ranks() -> None:
 
 
 def test_a_listed_test_that_passes_is_a_complaint() -> None:
-    verdict = Verdict(GAPS)
-    listed = [pattern for gap in GAPS for pattern in gap.patterns]
+    verdict = Verdict(ALL)
+    listed = [pattern for gap in ALL for pattern in gap.patterns]
     assert len(listed) == len(set(listed))
     assert all(verdict.on(Result(test, Outcome.PASSED)) for test in listed)
     assert not any(verdict.on(Result(test, Outcome.FAILED)) for test in listed)
@@ -80,4 +82,4 @@ def test_every_row_says_why() -> None:
     def well_said(gaps: Sequence[Gap]) -> bool:
         return all(gap.why and gap.status in ("notyet", "upstream", "never") for gap in gaps)
 
-    assert well_said(GAPS)
+    assert well_said(ALL)

@@ -8,6 +8,8 @@
     "nccl", of a backend                     "pjrt"
     torch.DoubleTensor(...)                  the same, moved to the device
     torch.cuda.f(...)                        `Chip.f(...)`, below
+    torch.get_device_module(...).f(...)      the same
+    torch.accelerator.device_count()         the same
     from torch.cuda.amp import ...           the same of `torch.amp`, for the device
     guards: which backend, how many GPUs     nothing: the backend claims all; what does not hold is listed
 
@@ -49,15 +51,18 @@ class Chip:
         import torch
 
         function = getattr(torch.get_device_module(DEVICE), name)
-        if name not in ("set_device", "synchronize", "current_device", "Stream", "device"):
+        if name not in ("set_device", "synchronize", "Stream", "device"):
             return function
-        return (
-            (lambda *_, **__: DEVICE) if name == "current_device" else lambda *_, **__: function(0)
-        )
+        return lambda *_, **__: function(0)
 
     def device_count(self) -> int:
-        """As many as there are processes: each has its own."""
-        return int(os.environ["WORLD_SIZE"])
+        """As many as there may be processes: each has its own."""
+        return n_devices()
+
+
+def n_devices() -> int:
+    """How many processes, each with its device, a test may have."""
+    return int(os.environ["DEVICES"])
 
 
 def load(name: str) -> ModuleType:
@@ -65,12 +70,17 @@ def load(name: str) -> ModuleType:
     spec = find_spec(name)
     assert spec is not None
     assert spec.origin is not None
-    tree = _Redirected().visit(ast.parse(Path(spec.origin).read_text()))
+    return load_file(name, Path(spec.origin))
+
+
+def load_file(name: str, path: Path) -> ModuleType:
+    """A file as a module of that name, redirected."""
+    tree = _Redirected().visit(ast.parse(path.read_text()))
     module = ModuleType(name)
-    module.__file__ = spec.origin
+    module.__file__ = str(path)
     module.__dict__.update(_chip=Chip(), _amp=_amp(), _skip_if_fewer=_skip_if_fewer)
     sys.modules[name] = module
-    code = compile(ast.fix_missing_locations(tree), spec.origin, "exec", dont_inherit=True)
+    code = compile(ast.fix_missing_locations(tree), str(path), "exec", dont_inherit=True)
     exec(code, module.__dict__)
     module.__dict__["init_multigpu_helper"] = lambda size, backend: {r: [0] for r in range(size)}
     return module
@@ -89,8 +99,7 @@ def _skip_if_fewer(n: int, **_: Any) -> Callable[[Any], Any]:
     """PyTorch's `skip_if_lt_x_gpu`, of processes: each has a device."""
     import unittest
 
-    size = int(os.environ["WORLD_SIZE"])
-    return unittest.skipIf(size < n, f"needs {n} processes")
+    return unittest.skipIf(n_devices() < n, f"needs {n} processes")
 
 
 class _Redirected(ast.NodeTransformer):
@@ -104,8 +113,9 @@ class _Redirected(ast.NodeTransformer):
         return [ast.parse(f"{a.asname or a.name} = _amp.{a.name}").body[0] for a in node.names]
 
     def visit_Attribute(self, node: ast.Attribute) -> Any:
-        if ast.unparse(node) == "torch.cuda":
-            return ast.copy_location(ast.Name("_chip", node.ctx), node)
+        if ast.unparse(node) in ("torch.cuda", "torch.accelerator.device_count"):
+            chip = ast.copy_location(ast.Name("_chip", ast.Load()), node)
+            return chip if node.attr == "cuda" else ast.Attribute(chip, node.attr, node.ctx)
         return self.generic_visit(node)
 
     def visit_Name(self, node: ast.Name) -> Any:
@@ -117,6 +127,8 @@ class _Redirected(ast.NodeTransformer):
         call = self.generic_visit(node)
         assert isinstance(call, ast.Call)
         of = call.func
+        if ast.unparse(of) == "torch.get_device_module":
+            return ast.copy_location(ast.Name("_chip", ast.Load()), node)
         if isinstance(of, ast.Attribute) and of.attr == "cuda":
             of.attr, call.args = "to", [ast.Constant(DEVICE)]
         elif isinstance(of, ast.Attribute) and (

@@ -6,7 +6,8 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from torch_pjrt.testing.child import Child, environment
@@ -19,11 +20,15 @@ _WORKER = "torch_pjrt_spmd.testing.distributed_suite.worker"
 
 
 class Team:
-    """So many processes with a file of tests, which run its tests one after the other."""
+    """So many processes with a file of tests, which run its tests one after the other.
 
-    def __init__(self, file: str, size: int) -> None:
+    `file` is the name of one of `files/`, or a path; `devices` is how many a test may think that there are.
+    """
+
+    def __init__(self, file: str, size: int, devices: int) -> None:
         self.file = file
         self.size = size
+        self.devices = devices
         self.n_run = 0
         self.goes_on = True
         self._folder = tempfile.mkdtemp()
@@ -36,6 +41,7 @@ class Team:
                     BACKEND=DEVICE,
                     INIT_METHOD=f"file://{self._folder}/store",
                     TEMP_DIR=self._folder,
+                    DEVICES=str(devices),
                     WORLD_SIZE=str(size),
                     RANK=str(rank),
                     LOCAL_RANK=str(rank),
@@ -46,8 +52,11 @@ class Team:
             for rank in range(size)
         ]
 
-    def tests(self) -> Sequence[str]:
-        """The names of the file's tests. Raises `RuntimeError` if it cannot be loaded."""
+    def tests(self) -> Mapping[str, int]:
+        """The file's tests, and how many processes each wants; 0 is one without a group.
+
+        Raises `RuntimeError` if the file cannot be loaded.
+        """
         first = self._ranks[0]
         first.ask({"list": True})
         try:
@@ -90,12 +99,12 @@ class Team:
         self.goes_on &= len({(a["outcome"], a["why"]) for a in answers}) == 1
         seconds = round(time.monotonic() - begun, 2)
         outcome, why = of_all(answers, f"over {timeout_s:g} s" if waiting else "")
-        return Result(f"{self.file}::{name}", outcome, why, seconds)
+        return Result(f"{Path(self.file).stem}::{name}", outcome, why, seconds)
 
     def replaced(self) -> Team:
         """A fresh one; this one ends."""
         self.stop()
-        return Team(self.file, self.size)
+        return Team(self.file, self.size, self.devices)
 
     def stop(self) -> None:
         """End its processes, whatever they are doing."""

@@ -1,6 +1,7 @@
 """One process of a run: lists the tests of a file, runs those that it is told to, as all the others do.
 
-A question is `{"list": true}` or `{"run": NAME}`. The answers: `{"tests": [...]}`, or `{"error": WHY}`; and
+A question is `{"list": true}` or `{"run": NAME}`. The answers: `{"tests": {NAME: PROCESSES}}`, or
+`{"error": WHY}`; and
 `{"outcome": ..., "why": ..., "seconds": ..., "goes_on": ...}`, the last one being whether another test may
 follow in this process.
 """
@@ -15,8 +16,9 @@ import time
 import traceback
 import unittest
 import warnings
-from datetime import timedelta
+from collections.abc import Mapping
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,20 +27,45 @@ from torch._C import _distributed_c10d as distributed_c10d
 
 from torch_pjrt.testing.child import answers
 from torch_pjrt.testing.pytorch_suite.outcomes import Outcome, in_a_line
+from torch_pjrt_spmd.testing.distributed_suite.checkout import CheckoutFile, FailedAlone
+from torch_pjrt_spmd.testing.distributed_suite.joining import join, rank, store_file
 from torch_pjrt_spmd.testing.distributed_suite.redirect import DEVICE
 
 _FILES = "torch_pjrt_spmd.testing.distributed_suite.files"
-# Of a collective, as where PyTorch runs them.
-_TIMEOUT = timedelta(seconds=60)
 
 
-def tests_of(file: str) -> type[Any]:
-    """The class of tests of a file."""
-    return import_module(f"{_FILES}.{file}").Tests
+class CarriedFile:
+    """The tests of one of `files/`: all processes run each, with the device where no other is named."""
+
+    def __init__(self, name: str) -> None:
+        self._tests: Any = import_module(f"{_FILES}.{name}").Tests
+
+    def sizes(self) -> Mapping[str, int]:
+        """The tests, and how many processes run each."""
+        names = unittest.TestLoader().getTestCaseNames(self._tests)
+        return dict.fromkeys(names, int(os.environ["DEVICES"]))
+
+    def run(self, name: str) -> None:
+        """The test as PyTorch's harness makes it in a process that it starts, beside the process group."""
+        function = getattr(self._tests, name)
+        if getattr(function, "__unittest_skip__", False):
+            raise unittest.SkipTest(function.__unittest_skip_why__)
+        test = self._tests(name)
+        test.rank = rank()
+        test.file_name = store_file()
+        if join(os.environ["BACKEND"]):
+            self._tests.on_joining()
+        with torch.device(DEVICE):
+            getattr(test, name)()
 
 
-def run(tests: type[Any], name: str) -> dict[str, Any]:
-    """One test, in a process group of all processes, with the device where no other is named."""
+def tests_of(file: str) -> CarriedFile | CheckoutFile:
+    """The tests of a file of `files/`, or of one with this path."""
+    return CheckoutFile(Path(file)) if file.endswith(".py") else CarriedFile(file)
+
+
+def run(tests: CarriedFile | CheckoutFile, name: str, size: int) -> dict[str, Any]:
+    """One test, of so many processes."""
     from torch.testing._internal.common_distributed import TEST_SKIPS
     from torch.testing._internal.common_utils import set_rng_seed
 
@@ -46,12 +73,8 @@ def run(tests: type[Any], name: str) -> dict[str, Any]:
     start = time.perf_counter()
     outcome, why = Outcome.PASSED, ""
     try:
-        if getattr(getattr(tests, name), "__unittest_skip__", False):
-            raise unittest.SkipTest(getattr(tests, name).__unittest_skip_why__)
-        test = _made(tests, name)
         set_rng_seed()
-        with torch.device(DEVICE):
-            getattr(test, name)()
+        tests.run(name)
     except unittest.SkipTest as skip:
         outcome, why = Outcome.SKIPPED, in_a_line(str(skip))
     except SystemExit as end:
@@ -59,6 +82,8 @@ def run(tests: type[Any], name: str) -> dict[str, Any]:
             outcome, why = Outcome.SKIPPED, skips[end.code]
         elif end.code:
             outcome, why = Outcome.FAILED, f"it ended its process with status {end.code}"
+    except FailedAlone as error:
+        outcome, why = Outcome.FAILED, in_a_line(str(error))
     except Exception as error:
         traceback.print_exc()
         outcome, why = Outcome.FAILED, f"{type(error).__name__}: {in_a_line(str(error))}"
@@ -70,25 +95,8 @@ def run(tests: type[Any], name: str) -> dict[str, Any]:
         "outcome": outcome,
         "why": why,
         "seconds": round(time.perf_counter() - start, 3),
-        "goes_on": dist.is_initialized() or outcome is Outcome.SKIPPED,
+        "goes_on": not size or dist.is_initialized() or outcome is Outcome.SKIPPED,
     }
-
-
-def _made(tests: type[Any], name: str) -> Any:
-    """The test as PyTorch's harness makes it in a process that it starts, beside the process group."""
-    test = tests(name)
-    test.rank = int(os.environ["RANK"])
-    test.file_name = os.environ["INIT_METHOD"].removeprefix("file://")
-    if not dist.is_initialized():
-        dist.init_process_group(
-            os.environ["BACKEND"],
-            init_method=os.environ["INIT_METHOD"],
-            rank=test.rank,
-            world_size=int(os.environ["WORLD_SIZE"]),
-            timeout=_TIMEOUT,
-        )
-        tests.on_joining()
-    return test
 
 
 def _work(file: str) -> None:
@@ -102,6 +110,7 @@ def _work(file: str) -> None:
 
     try:
         tests = tests_of(file)
+        sizes = tests.sizes()
     except Exception as error:
         traceback.print_exc()
         say({"error": f"{type(error).__name__}: {in_a_line(str(error))}"})
@@ -109,9 +118,9 @@ def _work(file: str) -> None:
     for line in sys.stdin:
         question = json.loads(line)
         if "list" in question:
-            say({"tests": unittest.TestLoader().getTestCaseNames(tests)})
+            say({"tests": sizes})
         else:
-            say(run(tests, question["run"]))
+            say(run(tests, question["run"], sizes[question["run"]]))
 
 
 if __name__ == "__main__":
