@@ -141,9 +141,9 @@ def compiled(way: str, target: str | None, n_chips: int) -> tuple[Found, Sizes, 
 
 
 def _bytes_on_a_chip(parameter: Any, target: str | None) -> int:
-    from torch_pjrt_spmd import marks
+    from torch_pjrt_spmd import compiled_for, marks
 
-    with marks.compiling_for(target):
+    with compiled_for.compiling_for(target):
         how = marks.mark_of(parameter)
     shape = tuple(parameter.shape)
     return FLOAT * prod(shape if how is None else how.shard_shape(shape))

@@ -37,6 +37,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from torch_pjrt_spmd.taking_over import is_done_by
+
 if TYPE_CHECKING:
     from torch_pjrt_spmd.any_mesh import as_mesh
     from torch_pjrt_spmd.autoshard.auto import auto_shard
@@ -187,6 +189,15 @@ _WHERE = {
     "warn": "ShardingWarning",
 }
 _LAZY = {name: module for module, names in _WHERE.items() for name in names.split()}
+
+
+def _take_over() -> None:
+    from torch_pjrt_spmd import partitioner
+
+    partitioner.take_over()
+
+
+is_done_by(_take_over)
 
 
 def __getattr__(name: str) -> Any:

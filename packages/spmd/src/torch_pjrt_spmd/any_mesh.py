@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, TypeAlias
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 
-from torch_pjrt_spmd.device_mesh import OneProcessMesh
 from torch_pjrt_spmd.mesh import Mesh
+from torch_pjrt_spmd.one_process_mesh import OneProcessMesh
 from torch_pjrt_spmd.sub_mesh import SubMesh
 
 if TYPE_CHECKING:

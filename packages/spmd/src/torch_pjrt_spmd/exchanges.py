@@ -11,8 +11,8 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from torch_pjrt.extend import Program, each_collective
 from torch_pjrt_spmd import asked, groups
+from torch_pjrt_spmd.default_mesh import mesh_of
 from torch_pjrt_spmd.hlo import parsed
-from torch_pjrt_spmd.partitioner import mesh_of
 from torch_pjrt_spmd.spread_work import Exchange, Walk, Work
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from torch_pjrt_spmd import partitioner
+from torch_pjrt_spmd import default_mesh
 from torch_pjrt_spmd.any_mesh import as_mesh
 from torch_pjrt_spmd.mesh import Mesh
 
@@ -24,7 +24,7 @@ class use_mesh:
     """
 
     def __init__(self, mesh: AnyMesh | None) -> None:
-        self._before = partitioner.use(None if mesh is None else as_mesh(mesh).root)
+        self._before = default_mesh.use(None if mesh is None else as_mesh(mesh).root)
 
     def __enter__(self) -> use_mesh:
         return self
@@ -35,9 +35,9 @@ class use_mesh:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        partitioner.use(self._before)
+        default_mesh.use(self._before)
 
 
 def current_mesh() -> Mesh | None:
     """The mesh of the last `use_mesh`, or None."""
-    return partitioner.in_use()
+    return default_mesh.in_use()

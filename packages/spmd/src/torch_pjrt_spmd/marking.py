@@ -19,7 +19,7 @@ from torch_pjrt.extend import (
     value_of,
     wrap_sized,
 )
-from torch_pjrt_spmd import marks, partitioner
+from torch_pjrt_spmd import compiled_for, marks, partitioner
 from torch_pjrt_spmd.any_mesh import as_mesh
 from torch_pjrt_spmd.memory_kinds import check_memory
 from torch_pjrt_spmd.mesh import Mesh
@@ -78,7 +78,7 @@ def mark_sharding(
         check_memory(mesh.root, memory_kind, tensor)
     if torch.compiler.is_compiling():
         return annotated(tensor, mesh, entries)
-    if mesh.root.target not in (None, marks.target()):
+    if mesh.root.target not in (None, compiled_for.target()):
         return _noted(tensor, mesh, entries, memory_kind)
     check_on_device(tensor)
     partitioner.take_over()
@@ -99,10 +99,10 @@ def mark_sharding(
     value = value_of(tensor.detach())
     if value.array is None:
         store(tensor, value_of(as_marked(tensor.detach())))
-    elif how is not None and value.array.sharding != how and marks.target() is None:
+    elif how is not None and value.array.sharding != how and compiled_for.target() is None:
         buffer_of(tensor).value = Value.of_array(value.spec, placed(value.array, how))
     if how is not None:
-        marks.mark(tensor, how, marks.target())
+        marks.mark(tensor, how, compiled_for.target())
     if tensor.requires_grad and not tensor.is_leaf:
         tensor.register_hook(as_marked)
     return tensor

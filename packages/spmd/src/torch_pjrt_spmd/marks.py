@@ -10,11 +10,9 @@ compiles for it; what has none then is taken to lie as it does here, on as many 
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -33,6 +31,9 @@ from torch_pjrt.extend import (
     placed,
     value_of,
 )
+from torch_pjrt_spmd import default_mesh
+from torch_pjrt_spmd.compiled_for import target as compiled_for
+from torch_pjrt_spmd.compiled_for import there
 from torch_pjrt_spmd.mesh import Mesh
 from torch_pjrt_spmd.spec import ShardingError, partition_spec
 
@@ -77,13 +78,6 @@ class _Marks:
         self.passes: weakref.WeakKeyDictionary[Any, _OnMesh] = weakref.WeakKeyDictionary()
 
 
-class _Ahead(threading.local):
-    """On this thread: the target that is compiled for, if it is not this process's chips."""
-
-    target: str | None = None
-
-
-_ahead = _Ahead()
 _by_target: defaultdict[str | None, _Marks] = defaultdict(_Marks)  # None: of this process's chips
 # Those that have begun a step: what they keep of a parameter lies as that does.
 _optimizers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
@@ -108,34 +102,6 @@ def sharding(
     return jax.sharding.NamedSharding(mesh.jax_mesh, partition_spec(spec))
 
 
-@contextmanager
-def compiling_for(target: str | None) -> Iterator[None]:
-    """Within the block, on this thread, all that is asked for is of the target's chips."""
-    before, _ahead.target = _ahead.target, target
-    try:
-        yield
-    finally:
-        _ahead.target = before
-
-
-def target() -> str | None:
-    """What this thread compiles for ahead of time; None: for this process's chips."""
-    return _ahead.target
-
-
-def there(how: NamedSharding | None) -> NamedSharding | None:
-    """How what lies like this here lies on the chips that are compiled for. None stays None."""
-    if how is None or _ahead.target is None:
-        return how
-    if len(how.device_set) == 1:
-        return None
-    import jax
-
-    assert isinstance(how.mesh, jax.sharding.Mesh)
-    mesh = Mesh(how.mesh.devices.shape, how.mesh.axis_names, target=_ahead.target)
-    return jax.sharding.NamedSharding(mesh.jax_mesh, how.spec, memory_kind=how.memory_kind)
-
-
 def asked(
     shape: tuple[int, ...],
     axis_names: tuple[str, ...],
@@ -146,13 +112,14 @@ def asked(
 
     `ShardingError` for chips of a target that is not compiled for now.
     """
-    if isinstance(devices, str) and devices != _ahead.target:
+    target = compiled_for()
+    if isinstance(devices, str) and devices != target:
         raise ShardingError(
             f"The mesh is one of `{devices}`, which is not here.",
-            saw=f"a program for {f'`{_ahead.target}`' if _ahead.target else 'chips of this process'}",
+            saw=f"a program for {f'`{target}`' if target else 'chips of this process'}",
             hint=f"torch_pjrt.compile_for({devices!r}, ...) compiles for it, without running anything",
         )
-    return sharding(shape, axis_names, _ahead.target or devices, spec)
+    return sharding(shape, axis_names, target or devices, spec)
 
 
 def constrained(x: Any, *args: Any) -> Any:
@@ -198,7 +165,7 @@ define_annotation(ALONG_FORWARD, constrained_along, gradient=False)
 def go_to(how: NamedSharding) -> None:
     """Have what was recorded for other chips run first: a program runs on one set of them."""
     global _chips
-    if _ahead.target is not None:
+    if compiled_for() is not None:
         return
     if _chips is not None and _chips != how.device_set:
         torch_pjrt.sync()
@@ -231,7 +198,7 @@ def mark_state(tensor: torch.Tensor, how: NamedSharding, target: str | None = No
 
 def state_of(tensor: torch.Tensor) -> NamedSharding | None:
     """How what an optimizer keeps of a tensor is to lie."""
-    found = _by_target[_ahead.target].states.get(tensor) or there(
+    found = _by_target[compiled_for()].states.get(tensor) or there(
         _by_target[None].states.get(tensor)
     )
     return found or mark_of(tensor)
@@ -244,7 +211,7 @@ def mark_programs(of: Any, added: Pass, mesh: Mesh) -> None:
 
 def passes_for(inputs: Sequence[Any]) -> Sequence[Pass]:
     """Those for a program whose inputs lie like this."""
-    known = _by_target[_ahead.target].passes
+    known = _by_target[compiled_for()].passes
     if not known:
         return ()
     chips = next((s.device_set for s in inputs if len(s.device_set) > 1), None)
@@ -265,7 +232,7 @@ def unmark(tensor: torch.Tensor) -> None:
 
 def mark_of(tensor: torch.Tensor) -> NamedSharding | None:
     """How the tensor is to lie, as it was marked."""
-    of_target = _by_target[_ahead.target]
+    of_target = _by_target[compiled_for()]
     if not is_pjrt(tensor):
         return of_target.hosts.get(tensor)
     buffer = buffer_of(tensor)
@@ -289,7 +256,7 @@ def mark_of_buffer(buffer: Buffer) -> NamedSharding | None:
 
     if buffer.padded is not None:
         return None
-    if _ahead.target is not None and (how := _by_target[_ahead.target].buffers.get(buffer)):
+    if compiled_for() is not None and (how := _by_target[compiled_for()].buffers.get(buffer)):
         return how
     array = None if buffer.value is None else buffer.value.array
     found = _by_target[None].buffers.get(buffer) or (None if array is None else array.sharding)
@@ -301,7 +268,7 @@ def how_it_lies(tensor: torch.Tensor) -> NamedSharding | None:
     import jax
 
     value = value_of(tensor.detach())
-    if value.array is None or _ahead.target is not None:
+    if value.array is None or compiled_for() is not None:
         same = buffer_of(tensor).spec.shape == tuple(tensor.shape)
         return mark_of(tensor) if same else None
     found = value.array.sharding
@@ -315,7 +282,7 @@ def pinned_values() -> Mapping[int, NamedSharding]:
 
 def _pinned() -> Iterator[tuple[Any, NamedSharding]]:
     yield from _states()
-    for of in dict.fromkeys((None, _ahead.target)):  # what is said later holds
+    for of in dict.fromkeys((None, compiled_for())):  # what is said later holds
         for leaf, how in list(_by_target[of].leaves.items()):
             grad = leaf.grad if leaf.is_leaf else None
             of_grad = _by_target[of].gradients.get(leaf) or how
@@ -358,17 +325,14 @@ def _entries(how: NamedSharding, n_dims: int) -> list[Any]:
 
 
 def follow_optimizers() -> None:
-    """Have the state that optimizers make, or load, lie as the parameters do, from now on."""
-    from torch_pjrt_spmd.loaded_states import install  # imports what uses this
-
-    install()
+    """Have the state that optimizers make lie as the parameters do, from now on."""
     register_optimizer_step_pre_hook(_before_step)
 
 
 def _before_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
     _optimizers.add(optimizer)
     known = _by_target[None].states
-    if not known or _ahead.target is not None:
+    if not known or compiled_for() is not None:
         return
     for parameter, state in list(optimizer.state.items()):
         how = known.get(parameter)
@@ -407,8 +371,6 @@ def _states() -> Iterator[tuple[Any, NamedSharding]]:
 
 def _of_parameter(parameter: torch.Tensor) -> NamedSharding | None:
     """How a parameter lies: as it was marked, or whole on each chip of the mesh in use."""
-    from torch_pjrt_spmd import partitioner
-
     if not is_pjrt(parameter):
         return None
-    return mark_of(parameter) or partitioner.default()
+    return mark_of(parameter) or default_mesh.default()

@@ -13,6 +13,7 @@ import numpy as np
 from torch_pjrt.errors import SettingError
 from torch_pjrt.extend import client, target_chips
 from torch_pjrt_spmd.run_chips import run_chips
+from torch_pjrt_spmd.taking_over import take_over
 
 if TYPE_CHECKING:
     import jax
@@ -61,8 +62,6 @@ class Mesh:
             object.__setattr__(self, "devices", tuple(map(int, self.devices)))
         self._check_chips()
         # Here, and not only where something is marked: that may be in a function that is compiled.
-        from torch_pjrt_spmd.partitioner import take_over  # which knows of meshes
-
         take_over()
 
     def _check_chips(self) -> None:
@@ -205,7 +204,7 @@ class Mesh:
 
         It has no process groups: what PyTorch's own functions would do between processes raises.
         """
-        from torch_pjrt_spmd.device_mesh import OneProcessMesh
+        from torch_pjrt_spmd.one_process_mesh import OneProcessMesh
 
         return OneProcessMesh(self)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import cache
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from torch_pjrt.extend import (
     Buffer,
@@ -23,7 +23,8 @@ from torch_pjrt.extend import (
     set_partitioner,
     target_chips,
 )
-from torch_pjrt_spmd import asked, marks, roles
+from torch_pjrt_spmd import asked, compiled_for, default_mesh, marks, roles
+from torch_pjrt_spmd.default_mesh import mesh_of, whole_on
 from torch_pjrt_spmd.memory_kinds import HOST
 
 if TYPE_CHECKING:
@@ -31,33 +32,18 @@ if TYPE_CHECKING:
     import torch
 
     from torch_pjrt.plugin import Graph, Pass
-    from torch_pjrt_spmd.mesh import Mesh
 
     Sharding = jax.sharding.Sharding
-
-_mesh: Mesh | None = None
-
-
-def in_use() -> Mesh | None:
-    """The mesh of the last `use_mesh`."""
-    return _mesh
-
-
-def use(mesh: Mesh | None) -> Mesh | None:
-    """Have unmarked tensors lie on this mesh; the one that was in use before."""
-    global _mesh
-    take_over()
-    before, _mesh = _mesh, mesh
-    return before
 
 
 @cache
 def take_over() -> None:
     """Have core ask this package, from the first mesh of the process on."""
-    from torch_pjrt_spmd import checkpoint_parts, exchanges, reporting, warn
+    from torch_pjrt_spmd import checkpoint_parts, exchanges, loaded_states, reporting, warn
 
     set_partitioner(_PARTITIONER)
     marks.follow_optimizers()
+    loaded_states.install()
     checkpoint_parts.install()
     if joined_run() is not None:
         from torch_pjrt_spmd.distributed.launches import watch_launches
@@ -68,34 +54,9 @@ def take_over() -> None:
     add_report_tables(reporting.tables)
 
 
-def whole_on(mesh: jax.sharding.Mesh) -> jax.sharding.NamedSharding:
-    """A copy on each chip."""
-    import jax
-
-    return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
-
-
-def mesh_of(sharding: Sharding) -> jax.sharding.Mesh | None:
-    """The mesh that a sharding speaks of; None for one that XLA has made up."""
-    import jax
-
-    if isinstance(sharding, jax.sharding.NamedSharding):
-        return cast("jax.sharding.Mesh", sharding.mesh)
-    return None
-
-
-def default() -> jax.sharding.NamedSharding | None:
-    """Where goes what nobody has placed: whole on each chip of the mesh in use."""
-    if _mesh is None or _mesh.target not in (None, marks.target()):
-        return None
-    return (
-        marks.there(whole_on(_mesh.jax_mesh)) if _mesh.target is None else whole_on(_mesh.jax_mesh)
-    )
-
-
 class _Partitioner:
     def default(self) -> Sharding | None:
-        return default()
+        return default_mesh.default()
 
     def common(self, shardings: Sequence[Sharding]) -> Sharding | None:
         spread = next((s for s in shardings if len(s.device_set) > 1), None)
@@ -139,7 +100,7 @@ class _Partitioner:
         ]
 
     def ahead(self, target: str) -> AbstractContextManager[None]:
-        return marks.compiling_for(target)
+        return compiled_for.compiling_for(target)
 
     def of_tensor(self, tensor: torch.Tensor) -> Sharding | None:
         return marks.mark_of(tensor)
@@ -191,7 +152,7 @@ class _Partitioner:
 
 def _platform() -> str:
     """Of the chips that are compiled for."""
-    target = marks.target()
+    target = compiled_for.target()
     return (client().chip if target is None else target_chips(target)[0]).platform
 
 

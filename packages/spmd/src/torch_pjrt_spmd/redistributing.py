@@ -10,7 +10,7 @@ import torch
 from torch_pjrt import to_jax
 from torch_pjrt.extend import Value, client, placed, wrap_sized
 from torch_pjrt.plugin import contiguous_spec
-from torch_pjrt_spmd import marks, partitioner
+from torch_pjrt_spmd import compiled_for, default_mesh, marks, partitioner
 from torch_pjrt_spmd.any_mesh import as_mesh
 from torch_pjrt_spmd.marking import annotated, check_on_device
 from torch_pjrt_spmd.placements import spec_of_placements
@@ -54,7 +54,7 @@ def redistribute(
         )
     result = annotated(tensor, ours, entries, gradient=False)
     if ours.root is ours:
-        marks.mark(result, how, marks.target())
+        marks.mark(result, how, compiled_for.target())
     return result
 
 
@@ -101,7 +101,7 @@ class _Part(torch.autograd.Function):
 
         ctx.index, ctx.shape = shard.index, tensor.shape
         first = jax.sharding.SingleDeviceSharding(client().chips[0])
-        array = placed(shard.data, partitioner.default() or first)
+        array = placed(shard.data, default_mesh.default() or first)
         spec = contiguous_spec(array.shape, tensor.dtype)
         return wrap_sized(Value.of_array(spec, array), spec)
 

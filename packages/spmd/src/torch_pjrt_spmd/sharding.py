@@ -10,9 +10,9 @@ import torch
 
 from torch_pjrt import to_jax
 from torch_pjrt.errors import SettingError
+from torch_pjrt_spmd.default_mesh import mesh_of
 from torch_pjrt_spmd.memory_kinds import HOST
 from torch_pjrt_spmd.mesh import Mesh
-from torch_pjrt_spmd.partitioner import mesh_of
 from torch_pjrt_spmd.picture import Part, svg
 from torch_pjrt_spmd.run_chips import run_chips
 from torch_pjrt_spmd.spec import Entry, ShardingError

@@ -23,6 +23,7 @@ from torch_pjrt_fsdp.annotated.precision import Precision
 from torch_pjrt_spmd import (
     Mesh,
     ShardingError,
+    compiled_for,
     distribute_tensor,
     mark_sharding,
     marks,
@@ -72,7 +73,7 @@ class Block:
 
     def is_here(self) -> bool:
         """Whether its mesh is of the chips that programs are for now, and not of a target's."""
-        return self.axes.mesh.target in (None, marks.target())
+        return self.axes.mesh.target in (None, compiled_for.target())
 
     def place(self, *devices: str) -> None:
         """Have its parameters lie in parts, where they are on one of these devices."""
