@@ -38,8 +38,8 @@ class Pattern:
     numbers: Sequence[int | float] = ()
 
 
-def results_of_rule(lowering: Lowering, call: Asked) -> Any:
-    """Meta tensors like the results of the rule on this call; None where the rule gives None."""
+def results_of_rule(op: Any, lowering: Lowering, call: Asked) -> Any:
+    """Meta tensors like the results of the rule of `op` on this call; None where the rule gives None."""
     shapes = [jax.ShapeDtypeStruct(tuple(f.shape), dtypes.to_jax(f.dtype)) for f in call.specs]
 
     def run(key: Any, *inputs: jax.Array) -> Any:
@@ -51,7 +51,8 @@ def results_of_rule(lowering: Lowering, call: Asked) -> Any:
 
         args = filled(call.args, tensor, number)
         kwargs = filled(call.kwargs, tensor, number)
-        return lowering.rule(*([key] if lowering.random else []), *args, **kwargs)
+        first = [key] if lowering.random else []
+        return lowering.called(op, [*first, *args], kwargs)
 
     with dtypes.x64():
         key = jax.eval_shape(lambda: jax.random.key(0, impl="threefry2x32"))

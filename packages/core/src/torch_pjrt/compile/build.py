@@ -198,7 +198,7 @@ def apply(
 
 def _call(node: Node, lowering: Lowering, args: list[Any], kwargs: dict[str, Any]) -> list[Any]:
     try:
-        results = lowering.rule(*args, **kwargs)
+        results = lowering.called(node.op, args, kwargs)
     except (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError) as error:
         raise LoweringError(
             f"The rule of `{node.op}` ({lowering.where}) looks at the value of a number that changes.",

@@ -15,17 +15,17 @@ from torch_pjrt.lowering.table import Lowering
 from torch_pjrt.plugin.limits import objection
 
 
-def objection_to_rule(lowering: Lowering, call: Asked) -> str | None:
+def objection_to_rule(op: Any, lowering: Lowering, call: Asked) -> str | None:
     """What a rule's program for this call has that the device at work cannot do; None if it can run."""
     try:
         with dtypes.x64():
-            module = _lowered(lowering, call).compiler_ir("stablehlo")
+            module = _lowered(op, lowering, call).compiler_ir("stablehlo")
     except (NotImplementedError, ValueError) as error:  # JAX has no such primitive for the platform
         return str(error).partition("\n")[0]
     return objection(module, client().capabilities)
 
 
-def _lowered(lowering: Lowering, call: Asked) -> Any:
+def _lowered(op: Any, lowering: Lowering, call: Asked) -> Any:
     shapes = [jax.ShapeDtypeStruct(tuple(f.shape), dtypes.to_jax(f.dtype)) for f in call.specs]
     wide = dtypes.are_wide()
     kinds = {int: np.int64 if wide else np.int32, float: np.float64 if wide else np.float32}
@@ -43,7 +43,7 @@ def _lowered(lowering: Lowering, call: Asked) -> Any:
         args = filled(call.args, tensor, number)
         kwargs = filled(call.kwargs, tensor, number)
         key = [jax.random.wrap_key_data(words, impl="threefry2x32")] if lowering.random else []
-        results = lowering.rule(*key, *args, **kwargs)
+        results = lowering.called(op, [*key, *args], kwargs)
         return [r for r in jax.tree.leaves(results) if isinstance(r, jax.Array)]
 
     words = jax.ShapeDtypeStruct((2,), np.dtype(np.uint32))

@@ -13,6 +13,8 @@ overload followed by a write). What a rule may assume of its arguments:
                  A rule that must look at the value names the argument in `static`.
     dtype        a `torch.dtype` or None; `dtypes.to_jax` translates.
     the rest     as PyTorch passes them: ints, bools, strings, lists of ints.
+    later ones   an argument that the operator has in a later PyTorch, and the rule has not, is left out where
+                 it has its default.
     left out     `layout`, `device`, `pin_memory`, `memory_format`, `non_blocking`, `generator`: never passed.
 
 It returns an array, or a tuple of arrays in the order of the operator's results, with exactly the
@@ -28,13 +30,14 @@ a field for each, in the operator's order (the key first, if the rule is random)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from functools import partial, wraps
 from inspect import unwrap
 from typing import Any
 
 from torch_pjrt.errors import DuplicateLowering
+from torch_pjrt.lowering.later_arguments import known_arguments
 from torch_pjrt.overloads import Absent
 
 Rule = Callable[..., Any]
@@ -54,6 +57,19 @@ class Lowering:
     rule: Rule
     static: frozenset[str] = frozenset()
     random: bool | str = False
+
+    def called(self, op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """What the rule gives; the key is among `args`. What `op` has got in a later PyTorch may be left out.
+
+        Raises `LoweringError` where an argument that the rule does not know is not what it is by default.
+        """
+        try:
+            return self.rule(*args, **kwargs)
+        except TypeError:
+            known = known_arguments(op, self, args, kwargs)
+            if known is None:
+                raise
+        return self.rule(*known[0], **known[1])
 
     def draws(self, given: Mapping[str, Any]) -> bool:
         """Whether a call with these arguments, by name, draws random numbers."""

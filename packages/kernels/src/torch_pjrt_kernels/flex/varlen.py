@@ -53,7 +53,7 @@ def varlen_attn(
     query: Array, key: Array, value: Array, cu_seq_q: Array, cu_seq_k: Array | None, max_q: int,
     max_k: int, is_causal: bool = False, scale: float | None = None, window_size: Any = None,
     enable_gqa: bool = False, seqused_k: Array | None = None, block_table: Array | None = None,
-    num_splits: int | None = None,
+    num_splits: int | None = None, backend: int = 0,
 ) -> tuple[Array, Array, Array]:  # fmt: skip
     """The output, (T, H, V), the logsumexp of the scores, (H, T) in float32, and zeros: nothing is dropped.
 
@@ -62,6 +62,7 @@ def varlen_attn(
     cu_seq_q, cu_seq_k   (sequences + 1,): where each begins, and the last ends.
     window_size, is_causal   the last query of a sequence is at the place of its last key, as in
               FlashAttention since 2.1.
+    num_splits, backend   say how CUDA's kernels compute it.
     """
     if block_table is not None:
         if seqused_k is None:
@@ -80,7 +81,7 @@ def varlen_attn(
 def varlen_attn_backward(
     grad_out: Array, query: Array, key: Array, value: Array, out: Array, lse: Array,
     cu_seq_q: Array, cu_seq_k: Array, max_q: int, max_k: int, is_causal: bool, rng_state: Array,
-    scale: float | None = None, window_size: Any = None,
+    scale: float | None = None, window_size: Any = None, backend: int = 0,
 ) -> tuple[Array, Array, Array]:  # fmt: skip
     """The gradients of query, key and value. The logsumexp has 32 bits: for queries of 64 it is made anew."""
     shown = intervals(query.shape[0], cu_seq_q, cu_seq_k, None, is_causal, window_size)

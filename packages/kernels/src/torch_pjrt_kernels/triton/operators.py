@@ -25,6 +25,9 @@ Tensor = torch.Tensor
 # What PyTorch's analysis is told where no card is known yet: what a kernel writes does not depend on it.
 _ANY_CARD = (9, 0)
 _MODULE = "torch._higher_order_ops.triton_kernel_wrap"
+# What PyTorch 2.15 and others say besides: which arguments were passed by name, and the memory that views are
+# of. Nothing that is computed depends on it.
+_BESIDES = frozenset(("launch_kwargs", "tensor_bases"))
 
 
 def install() -> None:
@@ -35,16 +38,20 @@ def install() -> None:
 
 def _register(module: Any) -> None:
     def mutation(**call: Any) -> None:
-        _mutation(module, **call)
+        _mutation(module, **_needed(call))
 
     def functional(**call: Any) -> dict[str, Tensor]:
-        return _functional(module, **call)
+        return _functional(module, **_needed(call))
 
     module.triton_kernel_wrapper_mutation.py_impl(DispatchKey.PrivateUse1)(mutation)
     module.triton_kernel_wrapper_functional.py_impl(DispatchKey.PrivateUse1)(functional)
     before = module.get_mutated_tensors
     if not hasattr(before, "before"):
         module.get_mutated_tensors = _knowing_the_card(before)
+
+
+def _needed(call: dict[str, Any]) -> dict[str, Any]:
+    return {name: given for name, given in call.items() if name not in _BESIDES}
 
 
 def _knowing_the_card(before: Callable[..., list[str]]) -> Callable[..., list[str]]:

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import torch
 from jax import lax
+from jax.extend.core import InconclusiveDimensionOperation
 from torch._ops import HigherOrderOperator
 from torch.fx.node import map_arg
 
@@ -150,7 +151,7 @@ class Interpreter:
         elif row.random:
             filled.insert(0, None)
         with _precision(node):
-            return row.rule(*filled, **_given(kwargs))
+            return row.called(target, filled, _given(kwargs))
 
     def _strided(self, node: torch.fx.Node, values: dict[torch.fx.Node, Any]) -> Array:
         """Elements of a tensor in memory: of the argument, or of what it is a view of."""
@@ -224,7 +225,7 @@ def _located(node: torch.fx.Node, error: Exception) -> _Located:
     trace = node.meta.get("stack_trace") or ""
     frames = [line.strip() for line in trace.splitlines() if line.strip().startswith("File ")]
     hint = getattr(error, "hint", None)
-    if isinstance(error, jax.errors.InconclusiveDimensionOperation):
+    if isinstance(error, InconclusiveDimensionOperation):
         hint = (
             "say more of the sizes: the least and greatest of a `Dim`, one size as an expression of another "
             "(`2 * batch`), or a size that is fixed (docs/export.md)"

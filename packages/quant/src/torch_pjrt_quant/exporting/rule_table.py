@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import core, lax
+from jax.extend.core import InconclusiveDimensionOperation
 
 Array = jax.Array
 Rule = Callable[..., Any]
@@ -56,7 +57,7 @@ def _is_negative(position: Any) -> bool:
     """Whether a number or a dim is below 0, as far as what is known of dims says so."""
     try:
         return bool(position < 0)
-    except jax.errors.InconclusiveDimensionOperation:
+    except InconclusiveDimensionOperation:
         return False
 
 
@@ -68,7 +69,7 @@ def sliced(x: Array, first: Any, length: Any, dim: int, step: int = 1) -> Array:
     """
     try:
         return lax.slice_in_dim(x, first, first + (length - 1) * step + 1, step, dim)
-    except jax.errors.InconclusiveDimensionOperation:
+    except InconclusiveDimensionOperation:
         positions = number_of(first) + lax.iota(np.int64, length) * step
         return jnp.take(x, positions, axis=dim, mode="clip")
 

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import torch
 from jax import core, lax
+from jax.extend.core import InconclusiveDimensionOperation
 
 from torch_pjrt.errors import LoweringError
 from torch_pjrt.plugin import aten
@@ -271,7 +272,7 @@ def slice_scatter(
     try:
         if step == 1:
             return lax.dynamic_update_slice_in_dim(x, source, number_of(first), dim)
-    except jax.errors.InconclusiveDimensionOperation:  # whether it is as large as `x` at most
+    except InconclusiveDimensionOperation:  # whether it is as large as `x` at most
         pass
     positions = number_of(first) + lax.iota(jnp.int64, length) * step
     return x.at[(*[slice(None)] * dim, positions)].set(source)

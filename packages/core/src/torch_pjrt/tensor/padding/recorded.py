@@ -358,7 +358,7 @@ def _by_rule(op: Any, lowering: Lowering, given: Given) -> Any:
     arguments = [a for a in plan_of(op).arguments if a.kind is not Kind.DROPPED]
     args = tuple([slotted(given[a.name]) for a in arguments if not a.keyword_only])
     kwargs = {a.name: slotted(given[a.name]) for a in arguments if a.keyword_only}
-    return results_of_rule(lowering, Pattern(specs, args, kwargs))
+    return results_of_rule(op, lowering, Pattern(specs, args, kwargs))
 
 
 def _dense(view: PaddedView) -> TensorSpec:

@@ -202,7 +202,7 @@ def learn(
             check_small(plan.op, args, kwargs)
         if lowering is None:
             return None
-        results = results_of_rule(lowering, call)
+        results = results_of_rule(plan.functional, lowering, call)
     except Exception as error:
         if is_own and _NO_FAKE not in str(error):
             raise
@@ -213,17 +213,17 @@ def learn(
         if lowering is None or (has_cpu_kernel(plan.op) and not is_own):
             return None
         # An accelerator's operator, which the CPU lacks.
-        results = results_of_rule(lowering, call)
+        results = results_of_rule(plan.functional, lowering, call)
     else:
         if not is_own and not gives_much(results):
             check_small(plan.op, args, kwargs)
         if lowering is not None and plan.functional in _META_IS_WRONG:
-            results = results_of_rule(lowering, call)
+            results = results_of_rule(plan.functional, lowering, call)
     outs, dropped = _specs(laid_out(plan.functional, call.given, call.specs, results))
     if lowering is not None and client().capabilities.limited:
         from torch_pjrt.compile.limits import objection_to_rule
 
-        if objection_to_rule(lowering, call) is not None:
+        if objection_to_rule(plan.functional, lowering, call) is not None:
             return None
     try:
         return intern(
