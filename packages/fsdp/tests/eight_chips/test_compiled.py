@@ -92,7 +92,7 @@ def test_losses_are_those_of_one_chip(name: str) -> None:
     )
 
     assert losses == pytest.approx(expected, rel=1e-3 if case.in_low_precision else 1e-5)
-    assert programs <= 2  # the first step makes the optimizer's state
+    assert programs <= 2  # one makes the optimizer's state
     assert not torch._dynamo.utils.counters["graph_break"]
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > 0
     for p in model.parameters():

@@ -130,8 +130,7 @@ def test_losses_are_those_of_one_chip(name: str) -> None:
     losses, model, optimizer, programs = trained(lambda m: case.shard(m, mesh), **case.options)
 
     assert losses == pytest.approx(expected, rel=case.within)
-    # The first step makes the optimizer's state.
-    assert programs <= 2
+    assert programs <= 2  # one makes the optimizer's state
     for p in model.parameters():
         how = sharding_of(p)
         assert how is not None

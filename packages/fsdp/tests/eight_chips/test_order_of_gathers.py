@@ -157,7 +157,8 @@ def test_values_and_programs_are_the_same_however_early_parameters_are_gathered(
     )
 
     assert losses == pytest.approx(on_one_chip(), rel=1e-5)
-    assert programs <= 2  # the first step makes the optimizer's state
+    # The optimizer's state, a step, and a captured step.
+    assert programs <= 2 + (how == "captured")
 
 
 class Writes(nn.Module):

@@ -15,6 +15,7 @@ from torch_pjrt.device import (
     guard,
     loaders,
     matmul_precision,
+    optimizer_state,
     printing,
     sending,
     serialization,
@@ -53,6 +54,7 @@ def set_up() -> None:
     if settings.trace_memory:
         value_lines.install()
         listeners.append(lambda tape, program: value_lines.launched(tape, program.outputs))
+    optimizer_state.install()
     register_optimizer_step_post_hook(_after_step)
     if settings.source_lines:
         lines.note_for("TORCH_PJRT_SOURCE_LINES", in_programs=True)

@@ -1,0 +1,86 @@
+"""The state of an optimizer is made before its first step, by a program of its own.
+
+PyTorch's optimizers make their state, mostly zeros, in the first step. Recorded with the rest of that step it
+would make it another program than that of all steps to come, and each model would be compiled twice.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.optim import SGD, Optimizer
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from torch_pjrt.device import gradient_scaling
+from torch_pjrt.graph.tape import Tape, state
+from torch_pjrt.run.sync import sync
+from torch_pjrt.tensor.storage.buffer import is_pjrt
+
+Group = dict[str, Any]
+
+# Whose `_init_group` makes state from shapes alone, and changes nothing else. Rprop's takes a gradient.
+_BY_SHAPES = ("Adadelta", "Adam", "Adamax", "AdamW", "Muon", "NAdam", "RAdam", "RMSprop")
+
+
+def install() -> None:
+    """From now on PyTorch's optimizers make the state of parameters on the device so."""
+    register_optimizer_step_pre_hook(_before_step)
+
+
+def _before_step(optimizer: Optimizer, args: object, kwargs: object) -> None:
+    if gradient_scaling.is_deciding() or state.tape.nested:
+        return
+    new = [(g, ps) for g in optimizer.param_groups if (ps := _without_state(optimizer, g))]
+    if not new or (make := _maker(optimizer)) is None:
+        return
+    outer = state.tape
+    state.tape = Tape()
+    try:
+        with torch.no_grad():
+            for group, parameters in new:
+                make(group, parameters)
+        sync("an optimizer's state")
+    except BaseException:  # no room, say: the next step begins as this one did
+        for _, parameters in new:
+            for p in parameters:
+                optimizer.state.pop(p, None)
+        raise
+    finally:
+        state.tape = outer
+
+
+def _without_state(optimizer: Optimizer, group: Group) -> list[torch.Tensor]:
+    return [
+        p
+        for p in group["params"]
+        if p.grad is not None
+        and not optimizer.state.get(p)
+        and is_pjrt(p)
+        and p.grad.layout == torch.strided
+    ]
+
+
+def _maker(optimizer: Optimizer) -> Callable[[Group, Sequence[torch.Tensor]], None] | None:
+    """What makes the state of parameters of a group, as the optimizer's `step` would; None if unknown."""
+    found: Any = getattr(type(optimizer), "_init_group", None)
+    if found is getattr(SGD, "_init_group", ()):
+        return lambda group, parameters: _of_sgd(optimizer, group, parameters)
+    known = (getattr(getattr(torch.optim, name, None), "_init_group", ()) for name in _BY_SHAPES)
+    if found not in known:
+        return None
+    n_lists = len(inspect.signature(found).parameters) - 2  # all but the optimizer and the group
+
+    def make(group: Group, parameters: Sequence[torch.Tensor]) -> None:
+        found(optimizer, {**group, "params": parameters}, *([] for _ in range(n_lists)))
+
+    return make
+
+
+def _of_sgd(optimizer: Optimizer, group: Group, parameters: Sequence[torch.Tensor]) -> None:
+    """Momentum begins as the first gradient. So it does as `momentum * -0.0 + gradient`, bit by bit."""
+    if group["momentum"] and not group["dampening"]:
+        for p in parameters:
+            optimizer.state[p]["momentum_buffer"] = torch.zeros_like(p).neg()

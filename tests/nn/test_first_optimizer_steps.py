@@ -1,0 +1,176 @@
+"""An optimizer's first step is the program of all its steps: its state was made before."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import torch_pjrt
+from fixture_types import Count
+from torch_pjrt.device import optimizer_state
+
+ROWS: dict[str, tuple[str, dict[str, Any]]] = {
+    "adadelta": ("Adadelta", {}),
+    "adam": ("Adam", {}),
+    "adam, amsgrad": ("Adam", {"amsgrad": True}),
+    "adam, capturable": ("Adam", {"capturable": True}),
+    "adam, fused": ("Adam", {"fused": True}),
+    "adam, one by one": ("Adam", {"foreach": False, "capturable": True}),
+    "adamax": ("Adamax", {}),
+    "adamw": ("AdamW", {}),
+    "adamw, fused, amsgrad": ("AdamW", {"fused": True, "amsgrad": True}),
+    "nadam": ("NAdam", {}),
+    "radam": ("RAdam", {}),
+    "rmsprop": ("RMSprop", {}),
+    "rmsprop, centered, momentum": ("RMSprop", {"centered": True, "momentum": 0.9}),
+    "sgd": ("SGD", {"lr": 0.1}),
+    "sgd, fused, momentum": ("SGD", {"lr": 0.1, "momentum": 0.9, "fused": True}),
+    "sgd, maximize, decay": (
+        "SGD",
+        {"lr": 0.1, "momentum": 0.9, "maximize": True, "weight_decay": 0.1},
+    ),
+    "sgd, momentum": ("SGD", {"lr": 0.1, "momentum": 0.9}),
+    "sgd, nesterov": ("SGD", {"lr": 0.1, "momentum": 0.9, "nesterov": True}),
+}
+# Their first gradient is their state, or they read values: as before.
+OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "asgd": ("ASGD", {}),
+    "rprop": ("Rprop", {}),
+    "sgd, dampening": ("SGD", {"lr": 0.1, "momentum": 0.9, "dampening": 0.5}),
+}
+
+
+class Training:
+    """A matrix and a vector that are trained; no element of a gradient but some zeros, of both signs."""
+
+    def __init__(self, cls: str, options: dict[str, Any], device: str = "pjrt") -> None:
+        generator = torch.Generator().manual_seed(0)
+        self.leaves = [
+            torch.randn(shape, generator=generator).to(device).requires_grad_()
+            for shape in ((3, 4), (5,))
+        ]
+        self.scale = torch.tensor([0.0, -0.0, 1.0, -2.0]).to(device)
+        self.optimizer = getattr(torch.optim, cls)(self.leaves, **options)
+        torch_pjrt.sync()
+
+    def step(self, *, of: int = 2) -> None:
+        self.optimizer.zero_grad()
+        x, y = self.leaves
+        loss = (x * self.scale).sum()
+        (loss + (y * y).sum() if of == 2 else loss).backward()
+        self.optimizer.step()
+
+    def all(self) -> list[torch.Tensor]:
+        """Parameters and state."""
+        states = [self.optimizer.state[p] for p in self.leaves if p in self.optimizer.state]
+        held = [
+            x for state in states for _, x in sorted(state.items()) if isinstance(x, torch.Tensor)
+        ]
+        return [x.detach().cpu() for x in (*self.leaves, *held)]
+
+
+def trained(
+    cls: str, options: dict[str, Any], steps: int, device: str = "pjrt"
+) -> list[torch.Tensor]:
+    training = Training(cls, options, device)
+    for _ in range(steps):
+        training.step()
+    return training.all()
+
+
+@pytest.mark.slow("rows")
+@pytest.mark.parametrize("name", [*ROWS, *OTHERS])
+@pytest.mark.parametrize("steps", [1, 3])
+def test_state_and_parameters_are_those_of_pytorchs_own_first_step(
+    name: str, steps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = (ROWS | OTHERS)[name]
+    found = trained(*row, steps)
+    monkeypatch.setattr(optimizer_state, "_maker", lambda optimizer: None)
+    expected = trained(*row, steps)
+
+    assert len(found) == len(expected)
+    for x, y in zip(found, expected, strict=True):
+        assert torch.equal(x, y)
+
+
+@pytest.mark.parametrize("name", [name for name in ROWS if name.startswith("sgd")])
+def test_momentum_begins_as_the_first_gradient_to_the_sign_of_its_zeros(name: str) -> None:
+    found, expected = trained(*ROWS[name], 1), trained(*ROWS[name], 1, "cpu")
+
+    assert len(found) == len(expected)
+    for x, y in zip(found, expected, strict=True):
+        torch.testing.assert_close(x, y)
+        assert torch.equal(x.signbit(), y.signbit())
+
+
+@pytest.mark.slow("rows")
+@pytest.mark.parametrize("name", ROWS)
+def test_two_programs_serve_all_steps_and_one_of_them_makes_zeros(
+    name: str, compiled: Count
+) -> None:
+    training = Training(*ROWS[name])
+    before = compiled()
+    after = []
+
+    for _ in range(4):
+        training.step()
+        after.append(compiled() - before)
+
+    has_state = ROWS[name] != ("SGD", {"lr": 0.1})
+    assert after == [1 + has_state] * 4
+
+
+def test_parameters_that_come_later_get_their_state_then() -> None:
+    training = Training("Adam", {"lr": 0.1})
+    training.step(of=1)
+    kept = {p: dict(s) for p, s in training.optimizer.state.items()}
+    training.step()
+
+    assert [len(training.optimizer.state[p]) for p in training.leaves] == [3, 3]
+    assert list(kept) == training.leaves[:1]
+    assert all(training.optimizer.state[p][k] is x for p, s in kept.items() for k, x in s.items())
+
+
+def test_gradients_that_a_closure_makes_come_too_late() -> None:
+    training = Training("Adam", {"lr": 0.1})
+    kept = list(training.leaves)
+
+    def closure() -> torch.Tensor:
+        training.optimizer.zero_grad()
+        loss = sum((p * p).sum() for p in kept)
+        loss.backward()
+        return loss
+
+    training.optimizer.step(closure)
+
+    assert [len(training.optimizer.state[p]) for p in kept] == [3, 3]
+
+
+def test_step_that_finds_no_room_for_state_leaves_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    training = Training("Adam", {"lr": 0.1})
+    before = [p.tolist() for p in training.leaves]
+
+    def no_room(cause: str) -> None:
+        raise torch.OutOfMemoryError(cause)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(optimizer_state, "sync", no_room)
+        with pytest.raises(torch.OutOfMemoryError):
+            training.step()
+    assert not training.optimizer.state
+    assert [p.tolist() for p in training.leaves] == before
+    training.step()
+    assert len(training.optimizer.state) == 2
+
+
+def test_what_is_pending_stays_pending(compiled: Count) -> None:
+    training = Training("Adam", {"lr": 0.1})
+    other = torch.ones(3, device="pjrt") * 2
+    before = compiled()
+    training.step()
+
+    assert compiled() - before == 2
+    assert other.tolist() == [2.0] * 3
