@@ -140,7 +140,7 @@ def test_gradients_that_a_closure_makes_come_too_late() -> None:
 
     def closure() -> torch.Tensor:
         training.optimizer.zero_grad()
-        loss = sum((p * p).sum() for p in kept)
+        loss = torch.stack([(p * p).sum() for p in kept]).sum()
         loss.backward()
         return loss
 
