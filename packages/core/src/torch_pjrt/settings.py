@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from torch_pjrt.errors import SettingError
 from torch_pjrt.options import COMPILE, Option, from_environment
@@ -57,11 +58,13 @@ def _folder(variable: str) -> Path | None:
 
 def _one_of(variable: str, *words: str) -> str:
     """The first of `words` unless the variable says another."""
-    text = os.environ.get(variable) or words[0]
-    if text not in words:
-        expected = " or ".join(words)
-        raise SettingError(f"{variable} cannot be read.", saw=repr(text), expected=expected)
-    return text
+    return _checked(os.environ.get(variable) or words[0], words, f"{variable} cannot be read.")
+
+
+def _checked(word: str, words: Collection[str], happened: str) -> str:
+    if word not in words:
+        raise SettingError(happened, saw=repr(word), expected=" or ".join(words))
+    return word
 
 
 def _flag(variable: str) -> bool:
@@ -78,6 +81,10 @@ def _names(variable: str, known: Collection[str]) -> frozenset[str]:
             expected=f"any of {', '.join(known)}, separated by commas",
         )
     return names
+
+
+# Settings that are one of some words, the first if nobody says another.
+WORDS = {"roll_layers": ("auto", "on", "off"), "check_nans": ("0", "1", "inf")}
 
 
 @dataclass(slots=True)
@@ -128,12 +135,18 @@ class Settings:
     trace_memory: bool = field(default_factory=lambda: _flag("TORCH_PJRT_TRACE_MEMORY"))
     eager: bool = field(default_factory=lambda: _flag("TORCH_PJRT_EAGER"))
     roll_layers: str = field(
-        default_factory=lambda: _one_of("TORCH_PJRT_ROLL_LAYERS", "auto", "on", "off")
+        default_factory=lambda: _one_of("TORCH_PJRT_ROLL_LAYERS", *WORDS["roll_layers"])
     )
     check_nans: str = field(
-        default_factory=lambda: _one_of("TORCH_PJRT_CHECK_NANS", "0", "1", "inf")
+        default_factory=lambda: _one_of("TORCH_PJRT_CHECK_NANS", *WORDS["check_nans"])
     )
     compile_options: dict[str, Option] = field(default_factory=lambda: from_environment(COMPILE))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """`SettingError` for a word that a setting cannot be: it would be taken for another one."""
+        if name in WORDS:
+            _checked(value, WORDS[name], f"`config.{name}` cannot be this.")
+        object.__setattr__(self, name, value)
 
     @property
     def tape_bound(self) -> int:
