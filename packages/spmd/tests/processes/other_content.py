@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+import torch_pjrt
 import torch_pjrt_spmd as spmd
 from torch_pjrt_spmd import distributed
 
@@ -50,6 +51,25 @@ def a_number_within_an_operator() -> float:
     return x.reshape(2, 4).sum(RANK).sum().item()
 
 
+def read_twice() -> list[str]:
+    """Nothing is lost, and nothing is read: another operator is recorded by each, and stays so."""
+    y = x.exp() if RANK else x.abs()
+    z = x + 1
+    said = []
+    for tensor in (y, y, z):
+        try:
+            said.append(str(tensor.sum().item()))
+        except RuntimeError as error:
+            said.append(type(error).__name__)
+    return said
+
+
+def after_letting_go() -> float:
+    """What was recorded has no more readers, and goes with the next sync."""
+    torch_pjrt.sync()
+    return (x + 1).sum().item()
+
+
 def not_compared() -> float:
     spmd.config.compare_uploads = False
     try:
@@ -61,7 +81,7 @@ def not_compared() -> float:
 CASES: list[Callable[[], Any]] = [
     the_same_weights, own_weights, own_weights_in_parts_that_both_have, own_tensors_of_one_chip,
     own_tensors_with_a_mesh_in_use, own_rows, not_compared, the_same_weights,
-    a_number_within_an_operator,
+    a_number_within_an_operator, after_letting_go, read_twice, after_letting_go,
 ]  # fmt: skip
 
 for case in CASES:

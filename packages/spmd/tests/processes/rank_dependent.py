@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from torch_pjrt_spmd.distributed.errors import PeerError
+from torch_pjrt_spmd.distributed.errors import PeerError, PeersDiffer
 
 dist.init_process_group("cpu:gloo,pjrt:pjrt")
 RANK, SIZE = dist.get_rank(), dist.get_world_size()
@@ -127,6 +127,28 @@ def a_group_that_one_uses() -> Any:
     return reduced(torch.ones(1, device="pjrt"), alone[0]) if RANK == 0 else [1.0]
 
 
+def a_group_that_one_makes() -> Any:
+    if RANK == 1:
+        # As where it had made it, for groups are named by number; the other waits for 3 s.
+        dist.distributed_c10d._world.group_count += 1
+        time.sleep(2.5)
+        return "made none"
+    try:
+        dist.new_group(list(range(SIZE)), backend="pjrt")  # gloo itself waits for half an hour
+    except PeerError as error:
+        return str(error).partition("\n")[0]
+
+
+def what_is_beside_one_that_differs() -> Any:
+    """Nothing else is lost, and what it was to write is as it was."""
+    x, z = torch.arange(3.0, device="pjrt") * 2, torch.ones(2 + RANK, device="pjrt") * 3
+    y = x + 1
+    try:
+        reduced(z)
+    except PeersDiffer:
+        return [x.tolist(), y.tolist(), (x * y).tolist(), z.tolist()[:2]]
+
+
 def a_rank_that_gives_up_and_goes_on() -> Any:
     """The first rank comes when the other waits no more, with a program that is compiled; then both again."""
 
@@ -172,7 +194,7 @@ def a_collective_that_one_skips() -> Any:
 CASES: list[Callable[[], Any]] = [
     a_number, a_graph, a_seed, a_read, a_live_result, a_dropped_result,
     a_handle_that_nobody_waits_for, sends_before_receives, a_group_that_one_uses,
-    a_rank_that_gives_up_and_goes_on,
+    what_is_beside_one_that_differs, a_rank_that_gives_up_and_goes_on, a_group_that_one_makes,
     a_shape, a_dtype, a_reduction, another_collective, a_root, a_factor, after_all_that,
     groups_in_another_order, a_receive_that_nobody_sends, a_send_that_nobody_receives,
     a_collective_that_one_skips,

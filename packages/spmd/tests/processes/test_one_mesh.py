@@ -104,3 +104,5 @@ def test_what_both_processes_have_and_one_has_otherwise_is_an_error_at_the_next_
         assert "rank 0: " in number and "sum" in number
         texts = [line.split(": ", 1)[1] for line in number.splitlines() if "rank " in line][:2]
         assert texts[0] != texts[1]
+        assert said["read_twice"] == str(["PeersDiffer"] * 3)
+        assert [text for name, text in lines if name == "after_letting_go"] == ["36.0", "36.0"]

@@ -22,6 +22,13 @@ VALUES: dict[str, Any] = {
     "a_handle_that_nobody_waits_for": [8.0, 8.0],
     "sends_before_receives": ([1.0, 1.0], [0.0, 0.0]),
     "a_group_that_one_uses": [1.0],
+    "what_is_beside_one_that_differs": [
+        [0.0, 2.0, 4.0],
+        [1.0, 3.0, 5.0],
+        [0.0, 6.0, 20.0],
+        [3.0, 3.0],
+    ],
+    "a_group_that_one_makes": ("Rank 1 did not come within 3 s.", "made none"),
     # After how many limits, for whom it waited, and the same again.
     "a_rank_that_gives_up_and_goes_on": ([0, [1], [3.0] * 4], [1, [0], [3.0] * 4]),
     "after_all_that": [2.0, 2.0],

@@ -22,10 +22,13 @@ def autoload() -> None:
         import torch.distributed as dist
         from torch.distributed.rendezvous import register_rendezvous_handler
 
+        from torch_pjrt_spmd.distributed import own_device
+
         if not dist.is_available() or hasattr(dist.Backend, BACKEND.upper()):
             return
         dist.Backend.register_backend(BACKEND, _create, extended_api=True, devices=["pjrt"])
         register_rendezvous_handler(BACKEND, _rendezvous)
+        own_device.install()
     except Exception as error:
         with contextlib.suppress(Warning):  # under `python -W error` too, `import torch` must work
             warnings.warn(f"The backend `pjrt` is not there: {error}", stacklevel=2)

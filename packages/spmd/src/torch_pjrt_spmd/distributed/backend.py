@@ -15,6 +15,7 @@ from torch.distributed.constants import default_pg_timeout
 
 from torch_pjrt_spmd.distributed import group, health, kernels
 from torch_pjrt_spmd.distributed.joining import join, own_part
+from torch_pjrt_spmd.distributed.peers import Peers
 from torch_pjrt_spmd.distributed.settings import peer_timeout
 
 # A limit that gloo itself keeps: ours is looked at where something is waited for.
@@ -31,13 +32,17 @@ def create(options: Any, backend_options: Any) -> Any:
     name = options.group_id
     given = options.timeout if options.timeout != default_pg_timeout else None
     timeout = peer_timeout(given)
-    if not dist.is_initialized():
+    is_first = not dist.is_initialized()
+    if is_first:
         join(options.store, rank, size)
         health.start(options.store, rank, size, timeout)
     kernels.register()
     own_store = PrefixStore(str(group.generation(name)), own_part(options.store))
+    peers = Peers(own_store, ranks, rank, timeout)
+    if not is_first:
+        peers.agree(f"make group {name} of ranks {ranks}")  # gloo would wait for a rank for ever
     host = dist.ProcessGroupGloo(PrefixStore("host", own_store), rank, size, timeout=_LONG)
-    group.add(group.Group(name, own_store, ranks, rank, host, timeout))
+    group.add(group.Group(name, peers, host))
     if get_debug_level() == DebugLevel.DETAIL:
         # PyTorch wraps it, and asks for sequence numbers, which the fake one has not.
         return host

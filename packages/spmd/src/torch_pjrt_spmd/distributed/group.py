@@ -53,17 +53,15 @@ class Group:
     to_itself   what this rank has sent to itself and not yet received, by tags.
     """
 
-    def __init__(
-        self, name: str, kv: Any, ranks: Sequence[int], rank: int, host: Any, timeout: float
-    ) -> None:
+    def __init__(self, name: str, peers: Peers, host: Any) -> None:
         self.name = name
-        self.rank = rank
-        self.size = len(ranks)
+        self.rank = peers.rank
+        self.size = len(peers.ranks)
         self.host = host
         self.is_named = False  # whether PyTorch's group knows that this is its default backend
         self.to_itself: defaultdict[int, deque[list[torch.Tensor]]] = defaultdict(deque)
-        self.peers = Peers(kv, ranks, rank, timeout)
-        self.joint = Ranks(name, self.peers)
+        self.peers = peers
+        self.joint = Ranks(name, peers)
         self.pending: tuple[Tape, float] | None = None  # with collectives, and since when
         self._at_once: set[Any] = (
             set()
@@ -255,15 +253,26 @@ def generation(name: str) -> int:
     return _made[name] - 1
 
 
+class NotOurs(LookupError):
+    """A kernel is given a group without the backend `pjrt`."""
+
+
 def group_of(process_group: Any) -> Group:
-    """The group of what a kernel is given."""
+    """The group of what a kernel is given. Raises `NotOurs`."""
     found = dist.ProcessGroup.unbox(process_group)
-    group = _groups[found.group_name]
+    group = _groups.get(found.group_name)
+    if group is None:
+        raise NotOurs(found.group_name)
     if not group.is_named:
         # A group of several backends has none by default, or one that it lacks: DDP asks for it.
         found._set_default_backend(dist.ProcessGroup.BackendType.CUSTOM)
         group.is_named = True
     return group
+
+
+def is_on_device(process_group: Any) -> bool:
+    """Whether it has the backend `pjrt`."""
+    return process_group.group_name in _groups
 
 
 def group_of_ranks(process_group: Any = None) -> Group:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, wraps
 from math import prod
 from typing import Any
 
@@ -17,10 +17,16 @@ import torch
 import torch.distributed as dist
 
 from torch_pjrt.extend import after_import
-from torch_pjrt_spmd.distributed import attention_sharding, batch_norm, collectives, reducers
+from torch_pjrt_spmd.distributed import (
+    attention_sharding,
+    batch_norm,
+    collectives,
+    reducers,
+    splitting,
+)
 from torch_pjrt_spmd.distributed.errors import PeerError
 from torch_pjrt_spmd.distributed.factors import factor_of_callers
-from torch_pjrt_spmd.distributed.group import Group, fill, group_of
+from torch_pjrt_spmd.distributed.group import Group, NotOurs, fill, group_of
 from torch_pjrt_spmd.distributed.reductions import Kind
 from torch_pjrt_spmd.distributed.tensor_checks import (
     check_dtypes,
@@ -413,6 +419,21 @@ _KERNELS: dict[str, Callable[..., Any]] = {
 }
 
 
+def _of_our_groups(name: str, kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """The kernel, for groups of the backend `pjrt`; for others (`fake`, say) PyTorch's own."""
+    theirs = torch.library.get_kernel(f"c10d::{name}", _KEY)
+    keys = torch._C.DispatchKeySet(torch._C.DispatchKey.PrivateUse1)
+
+    @wraps(kernel)
+    def called(*args: Any) -> Any:
+        try:
+            return kernel(*args)
+        except NotOurs:
+            return theirs.call_boxed(keys, *args)
+
+    return called
+
+
 @cache
 def register() -> tuple[torch.library.Library, ...]:
     """Give PyTorch the kernels. The libraries live as long as the process."""
@@ -421,7 +442,8 @@ def register() -> tuple[torch.library.Library, ...]:
         # PyTorch has kernels for this key, for backends that are written in C++.
         warnings.filterwarnings("ignore", r"(?s).*Overriding a previously registered kernel")
         for name, kernel in _KERNELS.items():
-            library.impl(name, kernel, _KEY)
+            library.impl(name, _of_our_groups(name, kernel), _KEY)
     reducers.install()
+    splitting.install()
     after_import("torch.distributed.tensor", attention_sharding.register)
     return library, batch_norm.register(_KEY)

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 _HEAD = 4
 _HINT = (
     "seeds, branches and Python numbers must not depend on the rank; what a process computes alone it "
-    "computes on tensors that are on no mesh"
+    "computes on tensors that are on no mesh. What was recorded stays: to go on without it, drop its tensors "
+    "and call torch_pjrt.sync()"
 )
 _digests: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
 
