@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -183,3 +184,13 @@ def test_command_line_is_there() -> None:
 
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith('apiVersion: "jobset.x-k8s.io/v1alpha2"\n')
+
+
+def test_the_page_shows_what_its_first_command_writes(capsys: pytest.CaptureFixture[str]):
+    page = (Path(__file__).parents[4] / "docs/launching.md").read_text()
+    lines = page[page.index("python -m torch_pjrt_spmd manifest tpu") :]
+    command = lines[: lines.index(">")].replace("\\\n", " ").split()[3:]
+
+    assert main(command) == 0
+
+    assert capsys.readouterr().out == page.split("```yaml\n")[1].split("```")[0]
