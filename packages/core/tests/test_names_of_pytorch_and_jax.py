@@ -57,13 +57,12 @@ def test_no_name_is_one_that_the_oldest_or_the_newest_version_lacks() -> None:
 
 
 @pytest.mark.slow("file")
-@pytest.mark.filterwarnings("ignore:.torch.jit.script.*:DeprecationWarning")
 def test_no_name_is_deprecated() -> None:
     said = []
     for name in sorted({use.name for use in unasked() if not use.name.startswith(OF_OTHERS)}):
         try:
             found(name)
-        except DeprecationWarning as warning:
+        except (DeprecationWarning, FutureWarning) as warning:
             said.append(f"{name}: {warning}")
         except AttributeError:
             pass

@@ -56,12 +56,12 @@ def _needed(call: dict[str, Any]) -> dict[str, Any]:
 
 def _knowing_the_card(before: Callable[..., list[str]]) -> Callable[..., list[str]]:
     def get_mutated_tensors(
-        kernel_idx: int, constant_args_idx: int, kwargs: dict[str, Any], tma: dict[str, Any]
+        kernel_idx: int, constant_args_idx: int, kwargs: dict[str, Any], *more: Any, **named: Any
     ) -> list[str]:
         if not _are_ours(kwargs.values()) or not find_spec("triton"):
-            return before(kernel_idx, constant_args_idx, kwargs, tma)
+            return before(kernel_idx, constant_args_idx, kwargs, *more, **named)
         with target_is(capability() or _ANY_CARD):
-            return before(kernel_idx, constant_args_idx, kwargs, tma)
+            return before(kernel_idx, constant_args_idx, kwargs, *more, **named)
 
     get_mutated_tensors.before = before  # type: ignore[attr-defined]
     return get_mutated_tensors
