@@ -42,7 +42,7 @@ from torch_pjrt_dynamo.padded import shapes_of_graphs
 from torch_pjrt_dynamo.padded.dims import capacity_of, dims_of, expression, monomial
 from torch_pjrt_dynamo.padded.run import PaddedRun
 from torch_pjrt_dynamo.padding import count_value, padded
-from torch_pjrt_dynamo.recording import Look, RecordedGraph, record
+from torch_pjrt_dynamo.recording import InputSpec, RecordedGraph, record
 
 Symbol = sympy.Symbol
 _REMEMBERED = 4096  # sizes of calls
@@ -222,28 +222,28 @@ class BucketedGraph(CompiledGraph):
 
     def _with_padding(self, args: list[Any], plan: BucketPlan) -> tuple[list[Any], Any, list[Any]]:
         """The arguments' values, what they look like, and the dims of those that are padded."""
-        values, looks = self._seen_unpadded(args)
+        values, specs = self._seen_unpadded(args)
         dims: list[Any] = [None] * len(args)
         for i, known in enumerate(self._dims):
             if known is not None:
                 of_dims, shape = known
-                values[i], looks[i], dims[i] = _padded_argument(args[i], of_dims, shape, plan)
-        return values, (plan.key, *looks, *[dims[i] for i in self._unclear]), dims
+                values[i], specs[i], dims[i] = _padded_argument(args[i], of_dims, shape, plan)
+        return values, (plan.key, *specs, *[dims[i] for i in self._unclear]), dims
 
     def _seen_unpadded(self, args: list[Any]) -> tuple[list[Any], list[Any]]:
         found, key = self._looked_at([args[i] for i in self._unpadded])
         values: list[Any] = [None] * len(args)
-        looks: list[Any] = [None] * len(args)
-        for i, value, look in zip(self._unpadded, found, key, strict=True):
-            values[i], looks[i] = value, look
+        specs: list[Any] = [None] * len(args)
+        for i, value, spec in zip(self._unpadded, found, key, strict=True):
+            values[i], specs[i] = value, spec
         for i in self._numbers:
-            looks[i] = int, 0  # which the symbol stands for
-        return values, looks
+            specs[i] = int, 0  # which the symbol stands for
+        return values, specs
 
     def _recorded(self, key: Any, dims: list[Any], plan: BucketPlan) -> Padded:
-        looks = key[1 : 1 + len(dims)]
-        arguments = [Look(x) if x.__class__ is TensorSpec else x[1] for x in looks]
-        arguments += [Look(contiguous_spec((), torch.int64))] * len(self.symbols)
+        specs = key[1 : 1 + len(dims)]
+        arguments = [InputSpec(x) if x.__class__ is TensorSpec else x[1] for x in specs]
+        arguments += [InputSpec(contiguous_spec((), torch.int64))] * len(self.symbols)
         run = PaddedRun(dims, self.symbols, plan.capacities, self.n_users)
         how: Any = {"apart": self.apart, "precision": self.precision}
         recorded = record(self.module, arguments, self.name, run=run, **how)

@@ -31,7 +31,7 @@ from torch_pjrt.extend import (
 from torch_pjrt.plugin import TensorSpec, aten, spec_of
 from torch_pjrt_dynamo.operators import CannotRecord
 from torch_pjrt_dynamo.parts import in_parts
-from torch_pjrt_dynamo.recording import Look, RecordedGraph, Written, record
+from torch_pjrt_dynamo.recording import InputSpec, RecordedGraph, Written, record
 
 # They look at the whole storage of a tensor.
 _SEES_STORAGE = frozenset(
@@ -117,24 +117,24 @@ class CompiledGraph:
             try:
                 buffer = arg.untyped_storage().buffer
             except AttributeError:
-                value, look = _other(arg)
+                value, spec = _other(arg)
             else:
                 if self._sees_storage:
-                    value, look = _with_storage(arg, buffer)
+                    value, spec = _with_storage(arg, buffer)
                 elif buffer.viewed or buffer.spec.is_complex:
                     value = value_of(arg)
-                    look = spec_of(arg.shape, arg.dtype, arg.stride())
+                    spec = spec_of(arg.shape, arg.dtype, arg.stride())
                 else:
-                    value, look = buffer.value, buffer.spec
+                    value, spec = buffer.value, buffer.spec
             values.append(value)
-            key.append(look)
+            key.append(spec)
         return values, tuple(key)
 
     def _record(self, key: tuple[Any, ...]) -> RecordedGraph:
-        looks = [Look(x) if x.__class__ is TensorSpec else x for x in key]
-        looks = [x if isinstance(x, Look) else x[1] for x in looks]
+        specs = [InputSpec(x) if x.__class__ is TensorSpec else x for x in key]
+        specs = [x if isinstance(x, InputSpec) else x[1] for x in specs]
         found = self.recorded[key] = record(
-            self.module, looks, self.name, apart=self.apart, precision=self.precision
+            self.module, specs, self.name, apart=self.apart, precision=self.precision
         )
         if not self._sees_storage and all(
             x.__class__ is TensorSpec and not x.is_complex for x in key
@@ -144,7 +144,7 @@ class CompiledGraph:
 
 
 def _other(arg: Any) -> tuple[Any, Any]:
-    """The value and the look of what has no buffer: a tensor of the host, which is uploaded, or a number."""
+    """The value and the spec of what has no buffer: a tensor of the host, which is uploaded, or a number."""
     if not isinstance(arg, torch.Tensor):
         return None, (arg.__class__, arg)
     if arg.device.type == "pjrt":
@@ -159,7 +159,7 @@ def _with_storage(arg: torch.Tensor, buffer: Buffer) -> tuple[Any, Any]:
         value = value_of(arg)
         return value, value.spec
     spec, offset = spec_and_offset(arg)
-    return content(buffer), (Look, Look(spec, buffer.spec, offset))
+    return content(buffer), (InputSpec, InputSpec(spec, buffer.spec, offset))
 
 
 def called(

@@ -51,7 +51,7 @@ Run = Callable[[torch.fx.GraphModule, Sequence[Any], LinedCode], list[Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class InputSpec:
     """What an input tensor looks like to the graph.
 
     spec    its shape, dtype and strides.
@@ -113,7 +113,7 @@ def record(
     precision: str | None = None,
     run: Run | None = None,
 ) -> RecordedGraph:
-    """Record the graph; `arguments` are `Look`s for tensors, and numbers for numbers.
+    """Record the graph; `arguments` are objects of `InputSpec` for tensors, and numbers for numbers.
 
     `run` gives the results, if not as the nodes say. What is computed `apart` is computed again though
     another part of the program has computed the same. Products of float32 have the `precision`, if given.
@@ -124,7 +124,7 @@ def record(
     code = scratch.code = LinedCode()
     try:
         with _onto(scratch):
-            inputs = [_Input.of(scratch, a) if isinstance(a, Look) else a for a in arguments]
+            inputs = [_Input.of(scratch, a) if isinstance(a, InputSpec) else a for a in arguments]
             tensors = [i.tensor if isinstance(i, _Input) else i for i in inputs]
             run = run or partial(_run, precision=precision)
             results = run(module, behind_barrier(tensors) if apart else tensors, code)
@@ -161,14 +161,14 @@ class _Input:
     value       what its buffer holds before the graph has run.
     """
 
-    look: Look
+    spec: InputSpec
     tensor: torch.Tensor
     value: Value
     strange: bool = False
 
     @classmethod
-    def of(cls, scratch: Tape, look: Look) -> _Input:
-        spec, base = look.spec, look.base
+    def of(cls, scratch: Tape, given: InputSpec) -> _Input:
+        spec, base = given.spec, given.base
         strange = base is None and not spec.dense
         if strange:
             like = torch.empty_like(spec.meta())
@@ -176,9 +176,9 @@ class _Input:
         value = Value(base or spec, 0, None)
         scratch.take(value)
         tensor = wrap(value, base or spec)
-        if base is not None and (base is not spec or look.offset):
-            tensor = tensor.as_strided(spec.shape, spec.strides, look.offset)
-        return cls(look, tensor, value, strange)
+        if base is not None and (base is not spec or given.offset):
+            tensor = tensor.as_strided(spec.shape, spec.strides, given.offset)
+        return cls(given, tensor, value, strange)
 
 
 def _spec_of(tensor: torch.Tensor) -> TensorSpec:
@@ -251,7 +251,8 @@ def _body(
     scratch.code = code = LinedCode()
     with _onto(scratch):
         given = [
-            _Input.of(scratch, Look(i)).tensor if isinstance(i, TensorSpec) else i for i in inputs
+            _Input.of(scratch, InputSpec(i)).tensor if isinstance(i, TensorSpec) else i
+            for i in inputs
         ]
         n_given = len(scratch.inputs)
         try:
@@ -343,7 +344,7 @@ class _Results:
     def view(self, made: RecordedGraph, position: int, argument: int, result: torch.Tensor) -> None:
         """A result that shares the storage of an argument."""
         source = self.inputs[argument]
-        if _looks(result) == _looks(source.tensor):
+        if _layout(result) == _layout(source.tensor):
             made.given.append((position, argument))
         elif source.strange or result.dtype != source.tensor.dtype or _has_bit(result):
             self.new(made, position, result)
@@ -372,8 +373,8 @@ class _Results:
         made.bases.append((self.result_of(content(buffer)), buffer.spec))
         for position in positions:
             t = self.results[position]
-            look = tuple(t.shape), t.stride(), t.storage_offset()
-            made.shared.append((position, len(made.bases) - 1, *look))
+            lies = tuple(t.shape), t.stride(), t.storage_offset()
+            made.shared.append((position, len(made.bases) - 1, *lies))
 
     def at(self, positions: list[int]) -> list[torch.Tensor]:
         return [self.results[p] for p in positions]
@@ -409,7 +410,7 @@ class _Results:
         made.code = [made.signature, *range(-1, -len(used) - 1, -1)]
 
 
-def _looks(tensor: torch.Tensor) -> Any:
+def _layout(tensor: torch.Tensor) -> Any:
     return *spec_and_offset(tensor), tensor.is_conj(), tensor.is_neg()
 
 

@@ -16,7 +16,7 @@ from torch_pjrt.graph.tape import Tape, current
 from torch_pjrt.session import session
 
 
-class Generator:
+class DeviceGenerator:
     """Seed and offset, both unsigned 64-bit; the offset counts random operators.
 
     While one thread's tape draws, another's gets a seed of its own made from this one: what two threads
@@ -113,4 +113,4 @@ class Generator:
             self._drawing = weakref.ref(tape)
 
 
-generator = session.own("the random number generator", Generator())
+generator = session.own("the random number generator", DeviceGenerator())
