@@ -1,10 +1,11 @@
 """What each process of a run does after one of them has gone wrong, as a table in Markdown.
 
-    python benchmarks/faults.py [--limit 6] [--ways SIGKILL raises] [--ranks 4] [--out FILE]
+    python benchmarks/faults.py [--limit 6] [--ways SIGKILL diverges] [--ranks 4] [--out FILE]
 
 Five processes on this host, by `env://` (rank 0 keeps the store and JAX's coordinator). One goes wrong after
 it has agreed on a collective; the others are where the columns say. See `tests/processes/faulty_run.py` of
-torch-pjrt-spmd.
+torch-pjrt-spmd. A rank that diverges (`diverging_run.py`) is found by the others at the next check of
+parameters, every 10 steps: of it, seconds to the error that each process raises.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "packages/spmd/tests/processes"), str(ROOT / "tests/helpers")]
 
+import several  # noqa: E402
 from fault_cases import WAYS, Ended, run  # noqa: E402
 
 PLACES = ("waiting", "collective", "alone", "exit")
@@ -34,17 +36,35 @@ def last_error(one: Ended) -> str:
     return f"{name}: {text}".replace(f"{ROOT}/packages/spmd/tests/processes/", "").strip()
 
 
+def diverging(faulty: int) -> tuple[list[str], str]:
+    """After how many seconds each of the others was told that a rank diverges, and what one printed."""
+    ended = several.run("diverging_run.py", 5, str(faulty), timeout_s=240)
+    begun = float(re.findall(r"^FAULT (\S+)$", ended[faulty].out, re.MULTILINE)[0])
+    others = [one for rank, one in enumerate(ended) if rank != faulty]
+    told = [float(re.findall(r"^TOLD (\S+)$", one.out, re.MULTILINE)[0]) for one in others]
+    said = re.findall(r"Diverged: (.*)", others[0].err)
+    return [f"{t - begun:.1f} s, {one.status}" for t, one in zip(told, others, strict=True)], said[
+        -1
+    ]
+
+
 def main() -> None:
     """Run the cases and write the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--limit", type=float, default=6.0, help="TORCH_PJRT_PEER_TIMEOUT, seconds")
-    parser.add_argument("--ways", nargs="*", default=list(WAYS))
+    parser.add_argument("--ways", nargs="*", default=[*WAYS, "diverges"])
     parser.add_argument("--ranks", nargs="*", type=int, default=[0, 4], help="which goes wrong")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     rows, words = [], []
     for faulty in options.ranks:
         for how in options.ways:
+            if how == "diverges":
+                cells, said = diverging(faulty)
+                rows.append(f"| {faulty} | {how} | {' | '.join(cells)} |")
+                words.append(f"- rank {faulty} {how}: `Diverged: {said}`")
+                print(rows[-1], words[-1], sep="\n", flush=True)
+                continue
             ended = run(how, faulty, options.limit, options.limit + 40)
             cells = [f"{ended[p].seconds:.1f} s, {ended[p].status}" for p in PLACES]
             rows.append(f"| {faulty} | {how} | {' | '.join(cells)} |")
