@@ -337,7 +337,6 @@ def test_the_device_of_the_module_is_pjrt() -> None:
     assert torch_xla.device_count() == 1
 
 
-@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
 def test_torchscript_still_knows_the_functions() -> None:
     @torch.jit.script
     def doubled(x: torch.Tensor) -> torch.Tensor:
