@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import islice
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.autograd.forward_ad as forward_ad
@@ -75,7 +76,13 @@ class TestOperators(TestCase):
                 continue
             theirs = _pushed_forward(op, sample, "cpu")
             ours = _pushed_forward(op, sample, device)
-            self.assertEqual(ours, theirs, exact_device=False)
+            try:
+                self.assertEqual(ours, theirs, exact_device=False)
+            except AssertionError:
+                if not _draws(op, sample, theirs):
+                    raise
+                looks = [tree_map(_look, x) for x in (ours, theirs)]
+                self.assertEqual(*looks)
 
     @ops(python_ref_db, dtypes=OpDTypes.supported, allowed_dtypes=(torch.float32, torch.int64))
     def test_references(self, device, dtype, op):
@@ -115,8 +122,14 @@ def _in_double(op: Any, sample: Any) -> Any:
         torch.set_default_dtype(before)
 
 
-def _pushed_forward(op: Any, sample: Any, device: str) -> list[Any]:
+def _brought(op: Any, sample: Any, device: str) -> Any:
     args, kwargs = moved(((sample.input, *sample.args), sample.kwargs), device)
+    # It wants its second argument on the CPU, wherever the first is.
+    return ((args[0], *sample.args) if "tensor_split" in op.name else args), kwargs
+
+
+def _pushed_forward(op: Any, sample: Any, device: str) -> list[Any]:
+    args, kwargs = _brought(op, sample, device)
     with forward_ad.dual_level():
 
         def dual(x: Any) -> Any:
@@ -127,6 +140,17 @@ def _pushed_forward(op: Any, sample: Any, device: str) -> list[Any]:
         out = seeded(op.gradcheck_wrapper, op, *tree_map(dual, args), **tree_map(dual, kwargs))
         leaves = tree_leaves(sample.output_process_fn_grad(out))
         return [forward_ad.unpack_dual(x).tangent for x in leaves if isinstance(x, torch.Tensor)]
+
+
+def _draws(op: Any, sample: Any, drawn: list[Any]) -> bool:
+    """Whether the CPU gives something else after another seed: what is drawn here is drawn otherwise."""
+    seed_it = torch.manual_seed
+    for seed in range(1, 20):  # few elements are often the same by chance
+        with mock.patch("torch.manual_seed", lambda _, seed=seed: seed_it(seed)):
+            again = _pushed_forward(op, sample, "cpu")
+        if difference(again, drawn) is not None:
+            return True
+    return False
 
 
 def _is_random(op: Any) -> bool:
