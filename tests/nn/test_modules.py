@@ -161,7 +161,6 @@ FUNCTIONAL: dict[str, Callable[[torch.Tensor], Any]] = {
 }
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
 @pytest.mark.parametrize("name", FUNCTIONAL)
 def test_transform_gives_what_the_cpu_gives(name: str) -> None:
     x = torch.tensor([0.5, 1.0, 2.0])
