@@ -305,6 +305,43 @@ def unused(device: str) -> Losses:
     return losses_and_weights(model, device, sgd, loss=loss)
 
 
+class CalledAhead(nn.Module):
+    """The last block runs first, too, without gradients; and the others twice."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        x = self.model.embedding(words)
+        with torch.no_grad():
+            shift = self.model.blocks[-1](x)
+        x = x + shift
+        for block in [b for b in self.model.blocks for _ in range(2)]:
+            x = block(x)
+        return self.model.head(x)
+
+
+def called_ahead(device: str) -> Losses:
+    """The last block that backward gathers ahead is not used: its event is waited for at the end."""
+    model: Any = CalledAhead(seeded(n_blocks=3).to(device))
+    model.model.blocks[1].requires_grad_(False)
+    for block in model.model.blocks:
+        fully_shard(block, mesh=mesh_of(device))
+    fully_shard(model, mesh=mesh_of(device))
+    trains = [p for p in model.parameters() if p.requires_grad]
+    return [*trained(model, adamw(trains), device), *sums_of(model.state_dict())]
+
+
+def grouped(device: str) -> Losses:
+    """Several modules that are gathered as one, not those of one class."""
+    model: Any = seeded(n_blocks=3).to(device)
+    mesh = mesh_of(device)
+    fully_shard([model.blocks[0], model.blocks[1]], mesh=mesh)
+    fully_shard([model.embedding, model.blocks[2]], mesh=mesh)
+    return losses_and_weights(fully_shard(model, mesh=mesh), device)
+
+
 def divided(device: str) -> Losses:
     model = sharded(seeded().to(device), mesh_of(device))
     for part in model.modules():
@@ -472,6 +509,8 @@ CASES: dict[str, Case] = {
     "FSDP2, clipped and uneven": clipped(UNEVEN),
     "FSDP2, two forwards": two_forwards,
     "FSDP2, unused": unused,
+    "FSDP2, called ahead": called_ahead,
+    "FSDP2, grouped": grouped,
     "FSDP2, divided": divided,
     "FSDP2, frozen": frozen,
     "FSDP2, ignored": ignored,
