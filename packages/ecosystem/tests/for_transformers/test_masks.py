@@ -79,6 +79,27 @@ def test_a_forward_is_the_cpus_and_reads_nothing(name: str) -> None:
         )
 
 
+@pytest.mark.slow("rows")
+@pytest.mark.parametrize("name", ["Llama", "Bert"])
+def test_a_forward_in_inference_mode_is_the_cpus_and_reads_nothing(name: str) -> None:
+    torch.manual_seed(0)
+    net = MODELS[name]().eval()
+    ids, mask = torch.randint(1, 64, (3, 12)), masks()["right"]
+    with torch.inference_mode():
+        wanted = net(input_ids=ids, attention_mask=mask).logits
+        net.to("pjrt")
+        there = {"input_ids": ids.to("pjrt"), "attention_mask": mask.to("pjrt")}
+        costs = Costs()
+        costs.mark()
+        found = net(**there).logits
+        costs.mark()
+
+    assert costs.steps == [(0, 0, 0)] and costs.fallbacks == 0
+    assert found.is_inference()
+    seen = mask.bool()
+    torch.testing.assert_close(found.cpu()[seen], wanted[seen], rtol=1e-5, atol=5e-6)
+
+
 @pytest.mark.parametrize("values", [[1, 1], [0, 1], [0, 0], [2, 3], [-1, -2], [-1, 0], [-1, 1]])
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.bool, torch.float32])
 @pytest.mark.parametrize("how", ["whole", "view", "written"])

@@ -50,14 +50,19 @@ def _preprocess(
     given, known = found[1], is_all_ones(mask)
     is_the_same = isinstance(given, torch.Tensor) and given.shape == getattr(mask, "shape", None)
     if known is not None and is_the_same:
-        setattr(given, _KNOWN, (known, given._version))
+        setattr(given, _KNOWN, (known, _version_of(given)))
     return found
 
 
 def _known(mask: object) -> bool | None:
     """What `_preprocess` has noted of a mask that nobody has written to since."""
     known, version = getattr(mask, _KNOWN, (None, 0))
-    return known if isinstance(mask, torch.Tensor) and mask._version == version else None
+    return known if isinstance(mask, torch.Tensor) and _version_of(mask) == version else None
+
+
+def _version_of(mask: torch.Tensor) -> int:
+    """How often it was written to; tensors of `torch.inference_mode` do not say."""
+    return 0 if mask.is_inference() else mask._version
 
 
 def _fast_all(original: Callable[..., Any], tensor: torch.Tensor) -> Any:
