@@ -31,10 +31,11 @@ def loader() -> Any:
     return torch.utils.data.DataLoader(given, BATCH, sampler=sampler)
 
 
-def by_trainer(strategy: str, folder: str) -> dict[str, Any]:
+def by_trainer(strategy: str, folder: str, by_layer: bool = False) -> dict[str, Any]:
     """Two epochs; then one more from the checkpoint of the first."""
     import lightning.pytorch as pl
     from lightning.pytorch.callbacks import ModelCheckpoint
+    from torch.distributed.fsdp import fully_shard
 
     class Classifier(pl.LightningModule):
         def __init__(self) -> None:
@@ -61,8 +62,16 @@ def by_trainer(strategy: str, folder: str) -> dict[str, Any]:
         def configure_optimizers(self) -> Any:
             return torch.optim.AdamW(self.parameters(), 1e-2)
 
+    class OfLayers(Classifier):
+        def configure_model(self) -> None:
+            mesh: Any = self.device_mesh
+            for layer in self.net:
+                if any(True for _ in layer.parameters()):
+                    fully_shard(layer, mesh=mesh["data_parallel"])
+            fully_shard(self, mesh=mesh["data_parallel"])
+
     def trained(epochs: int, resume: str | None = None) -> tuple[Any, Any]:
-        module = Classifier()
+        module = OfLayers() if by_layer else Classifier()
         trainer = pl.Trainer(
             accelerator="pjrt",
             strategy=strategy,
@@ -134,6 +143,9 @@ def said(losses: list[Any], net: nn.Module, costs: Costs, rank: int) -> dict[str
 
 if __name__ == "__main__":
     way, strategy, folder = sys.argv[1:]
-    print(json.dumps(by_trainer(strategy, folder) if way == "trainer" else by_fabric(strategy)))
+    if way == "fabric":
+        print(json.dumps(by_fabric(strategy)))
+    else:
+        print(json.dumps(by_trainer(strategy, folder, by_layer=way == "layers")))
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()

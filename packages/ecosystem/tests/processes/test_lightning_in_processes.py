@@ -27,6 +27,7 @@ def said_by(n: int, *arguments: str) -> list[dict[str, Any]]:
     [
         ("trainer", "auto", "pjrt_ddp"),
         ("trainer", "pjrt_fsdp", "pjrt_fsdp"),
+        ("layers", "pjrt_fsdp", "pjrt_fsdp"),
         ("fabric", "ddp", "pjrt_ddp"),
         ("fabric", "fsdp", "pjrt_fsdp"),
     ],
@@ -35,7 +36,7 @@ def test_two_processes_train_as_one_does(
     way: str, strategy: str, name: str, tmp_path: Path
 ) -> None:
     two = said_by(2, way, strategy, str(tmp_path / "two"))
-    (one,) = said_by(1, way, "auto", str(tmp_path / "one"))
+    (one,) = said_by(1, way.replace("layers", "trainer"), "auto", str(tmp_path / "one"))
 
     for rank, seen in enumerate(two):
         assert (seen["rank"], seen["device"], seen["strategy"]) == (rank, "pjrt:0", name)
@@ -45,6 +46,24 @@ def test_two_processes_train_as_one_does(
             seen["losses"][4:], rel=1e-6
         )
         assert seen["held"] == one["held"] // (2 if name == "pjrt_fsdp" else 1)
-        cost = [0, 1, 0] if way == "fabric" else [1, 2, 0]
+        cost = [0, 1, 0] if way == "fabric" else [1, 1, 0]
         assert seen["steps"][-3:] == [cost] * 3
         assert seen["fallbacks"] == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["trainer", "fabric"])
+def test_chips_of_a_process_train_as_one_does(way: str) -> None:
+    script = str(SCRIPT.with_name("spmd_trained.py"))
+    found = []
+    for chips in (4, 1):
+        [ended] = run(script, 1, way, timeout_s=240, chips=chips)
+        assert ended.status == 0, ended.err
+        found.append(json.loads(ended.out.splitlines()[-1]))
+    four, one = found
+
+    assert four["losses"] == pytest.approx(one["losses"], rel=1e-5)
+    assert four["chips"] == [4]
+    assert one["chips"] == [1]
+    assert four["device"] == "pjrt:0"
+    assert four["steps"][-3:] == [[0, 1, 0]] * 3

@@ -14,7 +14,7 @@ from torch_pjrt_ecosystem.for_lightning.in_processes import n_processes
 from torch_pjrt_ecosystem.for_lightning.trees import is_fabric, misconfigured, registered, root_of
 from torch_pjrt_ecosystem.replacing import wrap
 
-OURS = ("pjrt", "pjrt_ddp", "pjrt_fsdp")
+OURS = ("pjrt", "pjrt_ddp", "pjrt_fsdp", "pjrt_spmd")
 
 
 def install(module: ModuleType) -> None:

@@ -1,0 +1,1 @@
+"""diffusers: what the rows `diffusers.*` of the table do."""

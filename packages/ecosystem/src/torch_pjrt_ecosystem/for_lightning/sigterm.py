@@ -1,0 +1,47 @@
+"""Whether rank 0 was asked to end: Lightning's `Trainer` tells all processes before each batch, and reads it.
+
+That ends each step's program before the step. Here a process looks, before a batch, at what it was told
+before the last one, which is there already. All look at the same, and so they end before the same batch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from torch_pjrt_ecosystem.for_lightning.trees import root_of
+from torch_pjrt_ecosystem.replacing import wrap
+
+_TOLD = "_pjrt_told_of_sigterm"
+
+
+def install(module: ModuleType) -> None:
+    """`module` has the loop over the batches of an epoch."""
+    exceptions = f"{root_of(module)}.utilities.exceptions"
+
+    def look_later(original: Callable[[Any], None], self: Any) -> None:
+        if self.trainer.strategy.root_device.type != "pjrt":
+            original(self)
+            return
+        before, told = self.__dict__.get(_TOLD), _tell(self.trainer)
+        self.__dict__[_TOLD] = told
+        if before is not None and before.item() == 1:
+            with contextlib.suppress(Exception):
+                dist.barrier()
+            del self.__dict__[_TOLD]
+            raise import_module(exceptions).SIGTERMException()
+
+    wrap(module._TrainingEpochLoop, "_broadcast_sigterm_tensor", look_later)
+
+
+def _tell(trainer: Any) -> torch.Tensor:
+    is_asked = bool(getattr(trainer, "received_sigterm", False))
+    told = torch.tensor([int(is_asked)], device=trainer.strategy.root_device)
+    dist.broadcast(told, src=0)
+    return told

@@ -1,0 +1,1 @@
+"""Libraries of which one thing is changed, or two: a file each."""

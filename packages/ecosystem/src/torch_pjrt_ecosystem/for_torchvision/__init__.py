@@ -1,0 +1,1 @@
+"""torchvision: operators on boxes, on the device."""

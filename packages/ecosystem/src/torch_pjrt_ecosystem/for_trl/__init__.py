@@ -1,0 +1,1 @@
+"""TRL: what the rows `trl.*` of the table do."""
