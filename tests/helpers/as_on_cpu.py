@@ -1,7 +1,9 @@
 """What an action gives on a device, told so that two devices can be compared.
 
 An action takes the name of a device, makes its tensors there, and returns what is to be compared: tensors
-and plain values, in any nest of lists, tuples and dicts. Or it raises.
+and plain values, in any nest of lists, tuples and dicts. Or it raises. What is told of a tensor is all that a
+program can see of it: versions, lazy bits, which tensors share memory. `sides.py` compares contents within a
+tolerance, of many cases in one program.
 """
 
 from __future__ import annotations

@@ -135,6 +135,29 @@ def _neutral(error: Exception | None) -> str:
     return re.sub(rf"(CPU|{DEVICE})(\w+)Type", r"\2Type", text)
 
 
+def assert_same(ours: Any, theirs: Any, *, exactly: bool = False, placed: bool = False) -> None:
+    """A tensor of the device is the CPU's in layout, dtype, shape and content; what is no tensor is equal.
+
+    exactly  to the last bit, and not within PyTorch's tolerance.
+    placed   in strides and offset, too.
+    """
+    if not isinstance(theirs, torch.Tensor):
+        assert ours == theirs
+        return
+    assert ours.device.type == DEVICE
+    assert (ours.layout, ours.dtype, ours.shape) == (theirs.layout, theirs.dtype, theirs.shape)
+    if placed:
+        assert (ours.stride(), ours.storage_offset()) == (theirs.stride(), theirs.storage_offset())
+    tolerance = Tolerance(0, 0, "exact") if exactly else None
+    if theirs.layout is torch.sparse_coo:
+        assert ours._nnz() == theirs._nnz()
+        assert ours.is_coalesced() == theirs.is_coalesced()
+        _assert_close(ours._indices().cpu(), theirs._indices(), tolerance)
+        _assert_close(ours._values().cpu(), theirs._values(), tolerance)
+    else:
+        _assert_close(ours.cpu(), theirs, tolerance)
+
+
 def _assert_same(actual: Any, expected: Any, case: Case) -> None:
     ours, theirs = tree_leaves(actual), tree_leaves(expected)
     assert len(ours) == len(theirs), f"{len(ours)} results, on CPU {len(theirs)}"

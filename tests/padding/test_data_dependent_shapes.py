@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from fixture_types import Count
+from sides import assert_same
 from torch_pjrt.observe.counters import counters
 
 Tensor = torch.Tensor
@@ -59,12 +60,9 @@ def assert_as_on_cpu(compute: Compute, *inputs: Any) -> None:
     assert len(flat(got)) == len(flat(expected))
     for ours, theirs in zip(flat(got), flat(expected), strict=True):
         if isinstance(theirs, Tensor):
-            assert ours.device.type == "pjrt"
             assert ours.is_contiguous() == theirs.is_contiguous()
-            torch.testing.assert_close(ours.cpu(), theirs, equal_nan=True)
-            torch.testing.assert_close((ours + 0).cpu(), theirs + 0, equal_nan=True)
-        else:
-            assert ours == theirs
+            assert_same(ours + 0, theirs + 0)
+        assert_same(ours, theirs)
 
 
 x = torch.randn(4, 5, generator=seed)

@@ -19,6 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import torch_pjrt
+from sides import assert_same
 
 PROGRAMS = int(os.environ.get("TORCH_PJRT_TEST_PROGRAMS", "150"))
 MOST_TENSORS = 6
@@ -320,7 +321,7 @@ def compare(program: Program) -> None:
             torch_pjrt.sync()
         elif step.do == "read":
             on = cpu.target(step)
-            assert_same(device.tensors[on], cpu.tensors[on])
+            assert_same(device.tensors[on], cpu.tensors[on], exactly=True)
         elif step.do in VIEWS or is_defined(step, cpu.tensors[cpu.target(step)], cpu.source(step)):
             expected, got = cpu.run(step), device.run(step)
             assert got == expected, f"{step} gave {got}, on CPU {expected}"
@@ -329,12 +330,8 @@ def compare(program: Program) -> None:
     # `cpu()` takes views on the host, `clone()` on the device: both must see the same.
     clones = [t.clone() for t in device.tensors]
     for tensor, clone, expected in zip(device.tensors, clones, cpu.tensors, strict=True):
-        assert_same(clone, expected)
-        assert_same(tensor, expected)
-
-
-def assert_same(ours: Tensor, theirs: Tensor) -> None:
-    torch.testing.assert_close(ours.cpu(), theirs, rtol=0, atol=0, equal_nan=True)
+        assert_same(clone, expected, exactly=True)
+        assert_same(tensor, expected, exactly=True)
 
 
 @pytest.mark.slow

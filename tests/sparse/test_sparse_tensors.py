@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from sides import saved
+from sides import assert_same, saved
 from torch_pjrt.observe.counters import counters
 from torch_pjrt.tensor.sparse import operators
 
@@ -34,22 +34,6 @@ def csr(device: str) -> torch.Tensor:
 
 def dense(device: str) -> torch.Tensor:
     return torch.arange(12.0).reshape(3, 4).to(device)
-
-
-def assert_same(ours: Any, theirs: Any) -> None:
-    """Equal in all that a program can ask of a container."""
-    if not isinstance(theirs, torch.Tensor):
-        assert ours == theirs
-        return
-    assert ours.device.type == "pjrt"
-    assert (ours.layout, ours.dtype, ours.shape) == (theirs.layout, theirs.dtype, theirs.shape)
-    if theirs.layout is torch.sparse_coo:
-        assert ours._nnz() == theirs._nnz()
-        assert ours.is_coalesced() == theirs.is_coalesced()
-        torch.testing.assert_close(ours._indices().cpu(), theirs._indices())
-        torch.testing.assert_close(ours._values().cpu(), theirs._values(), equal_nan=True)
-    else:
-        torch.testing.assert_close(ours.cpu(), theirs, equal_nan=True)
 
 
 def written(x: torch.Tensor, write: Callable[[torch.Tensor], Any]) -> torch.Tensor:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
+
+import sides
 
 Tensor = torch.Tensor
 Action = Callable[[Tensor], object]
@@ -17,10 +20,7 @@ def both(shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> tuple[Te
     return on_cpu, on_cpu.to("pjrt")
 
 
-def assert_same(ours: Tensor, theirs: Tensor) -> None:
-    assert ours.stride() == theirs.stride()
-    assert ours.storage_offset() == theirs.storage_offset()
-    torch.testing.assert_close(ours.cpu(), theirs, rtol=0, atol=0)
+assert_same = partial(sides.assert_same, exactly=True, placed=True)
 
 
 # What is done to a 4x4 tensor: each writes through some view.
