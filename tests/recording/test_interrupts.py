@@ -252,7 +252,8 @@ def test_handlers_are_seen_as_they_were_set() -> None:
             assert signal.getsignal(signal.SIGUSR1) == handler
         assert signal.getsignal(signal.SIGUSR1) == handler
         assert signal.signal(signal.SIGUSR1, before) == handler
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    # Where Python found it ignored, as a shell leaves it for what runs in the background, it is.
+    assert signal.getsignal(signal.SIGINT) in (signal.default_int_handler, signal.SIG_IGN)
     with pytest.raises(TypeError):
         signal.signal(signal.SIGUSR1, "no handler")  # type: ignore[arg-type]
 
