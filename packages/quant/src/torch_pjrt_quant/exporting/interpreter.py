@@ -25,7 +25,7 @@ from torch_pjrt.extend import PRECISIONS, precision_in_force
 from torch_pjrt.plugin import LoweringTable, aten, client
 from torch_pjrt.plugin.rules import core_rules, to_jax
 from torch_pjrt_quant.exporting import views
-from torch_pjrt_quant.exporting.rule_table import RANDOM, RULES, Look, is_, number_of
+from torch_pjrt_quant.exporting.rule_table import RANDOM, RULES, ResultSpec, is_, number_of
 from torch_pjrt_quant.exporting.rules import SYMBOLIC
 from torch_pjrt_quant.exporting.sizes import Sizes
 
@@ -181,7 +181,7 @@ class Interpreter:
         if isinstance(meta, (list, tuple)):
             return [self._look(m) for m in meta]
         if isinstance(meta, torch.Tensor):
-            return Look(self.sizes.shape(meta.shape), to_jax(meta.dtype))
+            return ResultSpec(self.sizes.shape(meta.shape), to_jax(meta.dtype))
         return meta
 
     def _settled(self, result: Any, meta: Any) -> Any:

@@ -91,7 +91,7 @@ class LoadedModule(torch.nn.Module):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Looks:
+class _Leaf:
     """A tensor as `load.py` looks at arrays."""
 
     tensor: torch.Tensor
@@ -110,9 +110,9 @@ def _tensors(entry: without_torch.Entry, args: Any, kwargs: Any) -> list[torch.T
 
     Raises `WrongInput` as `load.py` does.
     """
-    looks = tree_map(lambda x: _Looks(x) if isinstance(x, torch.Tensor) else x, (args, kwargs))
+    leaves = tree_map(lambda x: _Leaf(x) if isinstance(x, torch.Tensor) else x, (args, kwargs))
     return [
-        x.tensor if isinstance(x, _Looks) else torch.as_tensor(x) for x in entry.flattened(*looks)
+        x.tensor if isinstance(x, _Leaf) else torch.as_tensor(x) for x in entry.flattened(*leaves)
     ]
 
 

@@ -1,7 +1,8 @@
 """The table of rules that exported programs alone have.
 
-A rule there takes what the result looks like first (`Look`: PyTorch's sizes as JAX dims), then the operator's
-arguments. So a view that keeps the order of its elements is one reshape to the sizes that PyTorch knows.
+A rule there takes what the result looks like first (`ResultSpec`: PyTorch's sizes as JAX dims), then the
+operator's arguments. So a view that keeps the order of its elements is one reshape to the sizes that
+PyTorch knows.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ Rule = Callable[..., Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class ResultSpec:
     """What a result looks like: its sizes as ints and JAX dims, its dtype as JAX has it."""
 
     shape: tuple[Any, ...]

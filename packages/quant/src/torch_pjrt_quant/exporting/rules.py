@@ -16,7 +16,15 @@ from jax.extend.core import InconclusiveDimensionOperation
 
 from torch_pjrt.errors import LoweringError
 from torch_pjrt.plugin import aten
-from torch_pjrt_quant.exporting.rule_table import RANDOM, Array, Look, is_, number_of, rule, within
+from torch_pjrt_quant.exporting.rule_table import (
+    RANDOM,
+    Array,
+    ResultSpec,
+    is_,
+    number_of,
+    rule,
+    within,
+)
 
 
 @rule(
@@ -24,7 +32,7 @@ from torch_pjrt_quant.exporting.rule_table import RANDOM, Array, Look, is_, numb
     aten.arange.start,
     aten.arange.start_step,
 )
-def arange(out: Look, *bounds: Any, **kwargs: Any) -> Array:
+def arange(out: ResultSpec, *bounds: Any, **kwargs: Any) -> Array:
     """`start + step * n`, computed in the widest dtype of its kind."""
     start = bounds[0] if len(bounds) > 1 else 0
     step = bounds[2] if len(bounds) > 2 else kwargs.get("step", 1)
@@ -36,7 +44,7 @@ def arange(out: Look, *bounds: Any, **kwargs: Any) -> Array:
 
 
 @rule(aten.where.self)
-def where(out: Look, condition: Array, x: Any, y: Any) -> Array:
+def where(out: ResultSpec, condition: Array, x: Any, y: Any) -> Array:
     return jnp.where(condition, jnp.asarray(x, out.dtype), jnp.asarray(y, out.dtype))
 
 
@@ -45,7 +53,7 @@ def where(out: Look, condition: Array, x: Any, y: Any) -> Array:
     aten.new_full.default,
     aten.full_like.default,
 )
-def full(out: Look, first: Any, *rest: Any, fill_value: Any = None, **_: Any) -> Array:
+def full(out: ResultSpec, first: Any, *rest: Any, fill_value: Any = None, **_: Any) -> Array:
     value = rest[-1] if rest else fill_value
     return jnp.broadcast_to(jnp.asarray(number_of(value)).astype(out.dtype), out.shape)
 
@@ -61,28 +69,28 @@ def full(out: Look, first: Any, *rest: Any, fill_value: Any = None, **_: Any) ->
     aten.new_empty_strided.default,
     aten.empty_permuted.default,
 )
-def zeros(out: Look, *_: Any, **__: Any) -> Array:
+def zeros(out: ResultSpec, *_: Any, **__: Any) -> Array:
     return jnp.zeros(out.shape, out.dtype)
 
 
 @rule(aten.ones.default, aten.ones_like.default, aten.new_ones.default)
-def ones(out: Look, *_: Any, **__: Any) -> Array:
+def ones(out: ResultSpec, *_: Any, **__: Any) -> Array:
     return jnp.ones(out.shape, out.dtype)
 
 
 @rule(aten.scalar_tensor.default)
-def scalar_tensor(out: Look, value: Any, **_: Any) -> Array:
+def scalar_tensor(out: ResultSpec, value: Any, **_: Any) -> Array:
     return jnp.asarray(number_of(value)).astype(out.dtype)
 
 
 @rule(aten.eye.m)
-def eye(out: Look, n: Any, m: Any, **_: Any) -> Array:
+def eye(out: ResultSpec, n: Any, m: Any, **_: Any) -> Array:
     rows = lax.broadcasted_iota(jnp.int32, out.shape, 0)
     return (rows == lax.broadcasted_iota(jnp.int32, out.shape, 1)).astype(out.dtype)
 
 
 @rule(aten.repeat.default)
-def repeat(out: Look, x: Array, repeats: Sequence[Any]) -> Array:
+def repeat(out: ResultSpec, x: Array, repeats: Sequence[Any]) -> Array:
     """Each dim as (repeats, size), which one reshape joins."""
     x = lax.reshape(x, (1,) * (len(repeats) - x.ndim) + x.shape)
     pairs = [s for r, n in zip(repeats, x.shape, strict=True) for s in (r, n)]
@@ -91,7 +99,7 @@ def repeat(out: Look, x: Array, repeats: Sequence[Any]) -> Array:
 
 
 @rule(aten.index.Tensor)
-def index(out: Look, x: Array, indices: Sequence[Array | None]) -> Array:
+def index(out: ResultSpec, x: Array, indices: Sequence[Array | None]) -> Array:
     """NumPy's indexing with arrays of integers. An index out of range gives the nearest element."""
     _no_masks(indices)
     return x[_selection(indices)]
@@ -99,7 +107,11 @@ def index(out: Look, x: Array, indices: Sequence[Array | None]) -> Array:
 
 @rule(aten.index_put.default, aten._unsafe_index_put.default)
 def index_put(
-    out: Look, x: Array, indices: Sequence[Array | None], values: Array, accumulate: bool = False
+    out: ResultSpec,
+    x: Array,
+    indices: Sequence[Array | None],
+    values: Array,
+    accumulate: bool = False,
 ) -> Array:
     values = values.astype(x.dtype)
     masks = [i for i in indices if _is_mask(i)]
@@ -145,7 +157,7 @@ def _numbered(x: Array, indices: Sequence[Array | None], values: Array) -> list[
 
 
 @rule(aten._unsafe_index.Tensor)
-def unsafe_index(out: Look, x: Array, indices: Sequence[Array | None]) -> Array:
+def unsafe_index(out: ResultSpec, x: Array, indices: Sequence[Array | None]) -> Array:
     return index(out, x, indices)
 
 
@@ -162,14 +174,14 @@ def _no_masks(indices: Sequence[Array | None]) -> None:
 
 
 @rule(aten.masked_fill.Scalar, aten.masked_fill.Tensor)
-def masked_fill(out: Look, x: Array, mask: Array, value: Any) -> Array:
+def masked_fill(out: ResultSpec, x: Array, mask: Array, value: Any) -> Array:
     filled = jnp.where(mask, jnp.asarray(number_of(value)).astype(out.dtype), x.astype(out.dtype))
     return jnp.broadcast_to(filled, out.shape)
 
 
 @rule(aten.sort.default, aten.sort.stable)
 def sort(
-    out: Sequence[Look],
+    out: Sequence[ResultSpec],
     x: Array,
     *args: Any,
     stable: Any = None,
@@ -198,7 +210,7 @@ def sort(
 
 @rule(aten._trilinear.default)
 def trilinear(
-    out: Look,
+    out: ResultSpec,
     one: Array,
     two: Array,
     three: Array,
@@ -217,7 +229,7 @@ def trilinear(
 
 
 @rule(aten.resize.default)
-def resize(out: Look, x: Array, size: Sequence[Any], **_: Any) -> Array:
+def resize(out: ResultSpec, x: Array, size: Sequence[Any], **_: Any) -> Array:
     """The first elements; what comes behind them is 0 (PyTorch leaves it as memory was)."""
     flat, count = x.reshape(-1), math.prod(out.shape)
     return lax.reshape(jnp.pad(flat, (0, max(count - flat.size, 0)))[:count], out.shape)
@@ -238,14 +250,16 @@ def _summands(x: Array, dim: Any) -> tuple[Array, Any, tuple[int, ...]]:
 
 
 @rule(aten.mean.default, aten.mean.dim)
-def mean(out: Look, x: Array, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Array:
+def mean(
+    out: ResultSpec, x: Array, dim: Any = None, keepdim: bool = False, dtype: Any = None
+) -> Array:
     wide, count, dims = _summands(x.astype(out.dtype), dim)
     return jnp.sum(wide, dims, keepdims=keepdim) / count
 
 
 @rule(aten.var.correction)
 def var(
-    out: Look, x: Array, dim: Any = None, *, correction: Any = None, keepdim: bool = False
+    out: ResultSpec, x: Array, dim: Any = None, *, correction: Any = None, keepdim: bool = False
 ) -> Array:
     wide, count, dims = _summands(x, dim)
     distances = wide - jnp.sum(wide, dims, keepdims=True) / count
@@ -255,7 +269,7 @@ def var(
 
 @rule(aten.slice_scatter.default)
 def slice_scatter(
-    out: Look,
+    out: ResultSpec,
     x: Array,
     source: Array,
     dim: int = 0,
@@ -279,7 +293,7 @@ def slice_scatter(
 
 
 @rule(aten.select_scatter.default)
-def select_scatter(out: Look, x: Array, source: Array, dim: int, index: Any) -> Array:
+def select_scatter(out: ResultSpec, x: Array, source: Array, dim: int, index: Any) -> Array:
     dim %= x.ndim
     at = x.shape[dim] + index if isinstance(index, int) and index < 0 else index
     new = lax.expand_dims(jnp.broadcast_to(source, x.shape[:dim] + x.shape[dim + 1 :]), [dim])
@@ -288,7 +302,7 @@ def select_scatter(out: Look, x: Array, source: Array, dim: int, index: Any) -> 
 
 @rule(aten.scaled_dot_product_attention.default)
 def attention(
-    out: Look,
+    out: ResultSpec,
     query: Array,
     key: Array,
     value: Array,
@@ -327,15 +341,15 @@ def attention(
     return jnp.einsum("...qk,...kd->...qd", weights, value).astype(out.dtype)
 
 
-def _uniform(out: Look, key: Array, *_: Any, **__: Any) -> Array:
+def _uniform(out: ResultSpec, key: Array, *_: Any, **__: Any) -> Array:
     return jax.random.uniform(key, out.shape, out.dtype)
 
 
-def _normal(out: Look, key: Array, *_: Any, **__: Any) -> Array:
+def _normal(out: ResultSpec, key: Array, *_: Any, **__: Any) -> Array:
     return jax.random.normal(key, out.shape, out.dtype)
 
 
-def _integers(out: Look, key: Array, *bounds: Any, **__: Any) -> Array:
+def _integers(out: ResultSpec, key: Array, *bounds: Any, **__: Any) -> Array:
     """From the first to below the second of two bounds, or from 0 to below the only one."""
     numbers = [b for b in bounds if not isinstance(b, (jax.Array, tuple, list))]
     low, high = numbers if len(numbers) > 1 else (0, numbers[0])

@@ -12,7 +12,7 @@ import torch
 from jax import lax
 
 from torch_pjrt.plugin import aten
-from torch_pjrt_quant.exporting.rule_table import Array, Look, is_, rule, sliced, within
+from torch_pjrt_quant.exporting.rule_table import Array, ResultSpec, is_, rule, sliced, within
 
 
 @rule(
@@ -27,7 +27,7 @@ from torch_pjrt_quant.exporting.rule_table import Array, Look, is_, rule, sliced
     aten.unsqueeze.default,
     aten.unflatten.int,
 )
-def reshaped(out: Look, x: Array, *_: Any, **__: Any) -> Array:
+def reshaped(out: ResultSpec, x: Array, *_: Any, **__: Any) -> Array:
     return lax.reshape(x, out.shape)
 
 
@@ -40,33 +40,33 @@ def reshaped(out: Look, x: Array, *_: Any, **__: Any) -> Array:
     aten.clone.default,
     aten.dropout.default,
 )
-def same(out: Look, x: Array, *_: Any, **__: Any) -> Array:
+def same(out: ResultSpec, x: Array, *_: Any, **__: Any) -> Array:
     return x
 
 
 @rule(aten.expand.default, aten.expand_as.default)
-def expand(out: Look, x: Array, *_: Any, **__: Any) -> Array:
+def expand(out: ResultSpec, x: Array, *_: Any, **__: Any) -> Array:
     return jnp.broadcast_to(x, out.shape)
 
 
 @rule(aten.permute.default)
-def permute(out: Look, x: Array, dims: Sequence[int]) -> Array:
+def permute(out: ResultSpec, x: Array, dims: Sequence[int]) -> Array:
     return lax.transpose(x, [d % x.ndim for d in dims])
 
 
 @rule(aten.transpose.int)
-def transpose(out: Look, x: Array, dim0: int, dim1: int) -> Array:
+def transpose(out: ResultSpec, x: Array, dim0: int, dim1: int) -> Array:
     return jnp.swapaxes(x, dim0, dim1) if x.ndim else x
 
 
 @rule(aten.t.default, aten.numpy_T.default)
-def t(out: Look, x: Array) -> Array:
+def t(out: ResultSpec, x: Array) -> Array:
     return x.T
 
 
 @rule(aten.slice.Tensor)
 def slice_(
-    out: Look, x: Array, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
+    out: ResultSpec, x: Array, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
 ) -> Array:
     """The result's size is known, so only where it starts is worked out here."""
     dim %= x.ndim
@@ -77,7 +77,7 @@ def slice_(
 
 
 @rule(aten.select.int)
-def select(out: Look, x: Array, dim: int, index: Any) -> Array:
+def select(out: ResultSpec, x: Array, dim: int, index: Any) -> Array:
     dim %= x.ndim
     if isinstance(index, int) and index < 0:
         index = x.shape[dim] + index
@@ -87,7 +87,7 @@ def select(out: Look, x: Array, dim: int, index: Any) -> Array:
 
 
 @rule(aten.narrow.default)
-def narrow(out: Look, x: Array, dim: int, start: Any, length: Any) -> Array:
+def narrow(out: ResultSpec, x: Array, dim: int, start: Any, length: Any) -> Array:
     return sliced(x, within(start, x.shape[dim]), length, dim % x.ndim)
 
 
@@ -101,7 +101,7 @@ def narrow(out: Look, x: Array, dim: int, start: Any, length: Any) -> Array:
     aten.unsafe_split_with_sizes.default,
     aten.tensor_split.sections,
 )
-def split(out: Sequence[Look], x: Array, sizes: Any, dim: int = 0) -> list[Array]:
+def split(out: Sequence[ResultSpec], x: Array, sizes: Any, dim: int = 0) -> list[Array]:
     """Each part has the size that PyTorch knows."""
     dim %= x.ndim
     first: Any = 0
@@ -113,13 +113,13 @@ def split(out: Sequence[Look], x: Array, sizes: Any, dim: int = 0) -> list[Array
 
 
 @rule(aten.unbind.int)
-def unbind(out: Sequence[Look], x: Array, dim: int = 0) -> list[Array]:
+def unbind(out: Sequence[ResultSpec], x: Array, dim: int = 0) -> list[Array]:
     dim %= x.ndim
     return [lax.index_in_dim(x, i, dim, keepdims=False) for i in range(len(out))]
 
 
 @rule(aten.diagonal.default)
-def diagonal(out: Look, x: Array, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Array:
+def diagonal(out: ResultSpec, x: Array, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Array:
     """Its length is known, so it is that many elements, one step to the right and down each."""
     x = jnp.moveaxis(x, (dim1, dim2), (-2, -1))
     steps = lax.iota(jnp.int32, out.shape[-1])
@@ -127,12 +127,12 @@ def diagonal(out: Look, x: Array, offset: int = 0, dim1: int = 0, dim2: int = 1)
 
 
 @rule(aten.movedim.intlist)
-def movedim(out: Look, x: Array, source: Sequence[int], destination: Sequence[int]) -> Array:
+def movedim(out: ResultSpec, x: Array, source: Sequence[int], destination: Sequence[int]) -> Array:
     return jnp.moveaxis(x, source, destination)
 
 
 @rule(aten.unfold.default)
-def unfold(out: Look, x: Array, dimension: int, size: int, step: int) -> Array:
+def unfold(out: ResultSpec, x: Array, dimension: int, size: int, step: int) -> Array:
     if not x.ndim:
         return lax.reshape(x, out.shape)
     dim = dimension % x.ndim
@@ -190,42 +190,42 @@ def _places(shape: Sequence[Any], stride: Sequence[Any], first: Any) -> Any:
 
 
 @rule(aten.view_as_real.default)
-def view_as_real(out: Look, x: Array) -> Array:
+def view_as_real(out: ResultSpec, x: Array) -> Array:
     return jnp.stack([x.real, x.imag], -1)
 
 
 @rule(aten.view_as_complex.default)
-def view_as_complex(out: Look, x: Array) -> Array:
+def view_as_complex(out: ResultSpec, x: Array) -> Array:
     return lax.complex(x[..., 0], x[..., 1])
 
 
 @rule(aten.real.default)
-def real(out: Look, x: Array) -> Array:
+def real(out: ResultSpec, x: Array) -> Array:
     return x.real
 
 
 @rule(aten.imag.default)
-def imag(out: Look, x: Array) -> Array:
+def imag(out: ResultSpec, x: Array) -> Array:
     return x.imag
 
 
 @rule(aten._conj.default, aten.conj.default, aten.conj_physical.default)
-def conj(out: Look, x: Array) -> Array:
+def conj(out: ResultSpec, x: Array) -> Array:
     return lax.conj(x) if jnp.iscomplexobj(x) else x
 
 
 @rule(aten._neg_view.default)
-def negative(out: Look, x: Array) -> Array:
+def negative(out: ResultSpec, x: Array) -> Array:
     return -x
 
 
 @rule(aten.resolve_conj.default, aten.resolve_neg.default)
-def resolved(out: Look, x: Array) -> Array:
+def resolved(out: ResultSpec, x: Array) -> Array:
     return x
 
 
 @rule(aten.view.dtype)
-def view_dtype(out: Look, x: Array, dtype: torch.dtype) -> Array:
+def view_dtype(out: ResultSpec, x: Array, dtype: torch.dtype) -> Array:
     """The bytes as another dtype."""
     if x.dtype == out.dtype:
         return x
