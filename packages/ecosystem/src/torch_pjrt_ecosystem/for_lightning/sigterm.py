@@ -29,13 +29,12 @@ def install(module: ModuleType) -> None:
         if self.trainer.strategy.root_device.type != "pjrt":
             original(self)
             return
-        before, told = self.__dict__.get(_TOLD), _tell(self.trainer)
-        self.__dict__[_TOLD] = told
+        before = self.__dict__.pop(_TOLD, None)
         if before is not None and before.item() == 1:
             with contextlib.suppress(Exception):
                 dist.barrier()
-            del self.__dict__[_TOLD]
             raise import_module(exceptions).SIGTERMException()
+        self.__dict__[_TOLD] = _tell(self.trainer)
 
     wrap(module._TrainingEpochLoop, "_broadcast_sigterm_tensor", look_later)
 

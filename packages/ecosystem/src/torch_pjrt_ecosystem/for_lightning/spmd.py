@@ -6,6 +6,7 @@ sharded by `torch_pjrt_fsdp.fully_shard`, in `configure_model` say.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
@@ -13,19 +14,36 @@ import torch
 from torch.utils import _pytree as pytree
 
 from torch_pjrt.errors import UnsupportedError
+from torch_pjrt_ecosystem.for_lightning.trees import is_fabric, registry_of, root_of
 from torch_pjrt_ecosystem.for_lightning.trees import registered as strategy_of
-from torch_pjrt_ecosystem.for_lightning.trees import registry_of, root_of
 
 
 def install(strategies: ModuleType) -> None:
     """`strategies` is a module of that name, in whose registry the strategy `pjrt` is already."""
     registry = registry_of(strategies, "strategy")
     if "pjrt_spmd" not in registry:
-        made = _made(strategy_of(root_of(strategies), "strategies"))
+        base = strategy_of(root_of(strategies), "strategies")
+        made = _made(base, is_fabric(strategies))
         registry.register("pjrt_spmd", made, description="The chips of one process share batches")
 
 
-def _made(base: Any) -> type:
+class _Spread:
+    """A loader, with what it gives spread over the chips."""
+
+    def __init__(self, loader: Any, spread: Callable[[Any], Any]) -> None:
+        self.loader, self.spread = loader, spread
+
+    def __iter__(self) -> Iterator[Any]:
+        return map(self.spread, self.loader)
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["loader"], name)
+
+
+def _made(base: Any, is_of_fabric: bool) -> type:
     class PjrtSpmdStrategy(base):
         """The strategy `pjrt`, with batches in parts.
 
@@ -55,7 +73,16 @@ def _made(base: Any) -> type:
             super().setup_environment()
 
         def batch_to_device(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
-            """Tensors of the host go to the chips, each its rows; what they cannot divide goes whole."""
+            """`Trainer`'s way."""
+            return super().batch_to_device(self._spread(batch), *args, **kwargs)
+
+        def process_dataloader(self, dataloader: Any) -> Any:
+            """Fabric's way: it moves what its loaders give by itself. `Trainer`'s batches come later."""
+            loader = super().process_dataloader(dataloader)
+            return _Spread(loader, self._spread) if is_of_fabric else loader
+
+        def _spread(self, batch: Any) -> Any:
+            """Tensors of the host go to the chips, each its rows; what they cannot divide stays."""
             mesh = self.mesh
             axis = self._axis if self._axis is not None else mesh.axis_names[0]
             axes = (axis,) if isinstance(axis, str) else tuple(axis)
@@ -69,9 +96,7 @@ def _made(base: Any) -> type:
                     return x
                 return _spmd().distribute_tensor(x, mesh, (axes,))
 
-            leaves, structure = pytree.tree_flatten(batch)
-            spread_out = pytree.tree_unflatten([spread(x) for x in leaves], structure)
-            return super().batch_to_device(spread_out, *args, **kwargs)
+            return pytree.tree_map(spread, batch)
 
     return PjrtSpmdStrategy
 
