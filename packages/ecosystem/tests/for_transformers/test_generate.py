@@ -11,6 +11,7 @@ import transformers
 
 from small import Costs
 from text_models import MODELS, model, prompt
+from torch_pjrt_ecosystem.for_transformers import generating
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 
@@ -91,6 +92,14 @@ def test_the_cache_keeps_the_size_of_the_longest_call() -> None:
     costs.mark()
 
     assert costs.steps[0][2] == 0
+
+
+@pytest.mark.parametrize("name", ["cache", "past_key_values"])
+def test_the_cache_is_found_under_each_name_that_transformers_has_had(name: str) -> None:
+    cache = object()
+
+    assert generating._cache_of({name: cache}) is cache
+    assert generating._cache_of({name: None}) is None
 
 
 @pytest.mark.slow

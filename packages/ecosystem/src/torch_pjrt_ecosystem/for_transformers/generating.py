@@ -29,6 +29,8 @@ _GROWING = (
     "decoder_attention_mask",
     "decoder_position_ids",
 )
+# Of the cache in `model_kwargs`: Transformers 5.24 has renamed it.
+_CACHE = ("cache", "past_key_values")
 _PADDED = {"attention_mask", "position_ids", "token_type_ids"}
 _WHOLE_PROMPT = ("output_attentions", "output_hidden_states")
 
@@ -150,16 +152,22 @@ def _prepare_cache(
         original(self, generation_config, model_kwargs, generation_mode, batch_size, size)
     finally:
         generation_config.cache_implementation = before
-    cache: Any = model_kwargs.get("past_key_values")
+    cache = _cache_of(model_kwargs)
     if cache is None:
         return
     own = cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
     length = self._previous_max_cache_length
     if not caches.with_known_lengths(own, StaticLayer, SlidingLayer, length) and before is None:
-        del model_kwargs["past_key_values"]
+        for name in _CACHE:
+            model_kwargs.pop(name, None)
         original(
             self, generation_config, model_kwargs, generation_mode, batch_size, max_cache_length
         )
+
+
+def _cache_of(model_kwargs: dict[str, Any]) -> Any:
+    """The cache that `generate` was given or has made; None where there is none."""
+    return next((x for name in _CACHE if (x := model_kwargs.get(name)) is not None), None)
 
 
 def _may_be_static(
@@ -172,7 +180,7 @@ def _may_be_static(
         and generation_config.compile_config is None
         and not generation_config.is_assistant
         and getattr(generation_mode, "value", None) != "assisted_generation"
-        and model_kwargs.get("past_key_values") is None
+        and _cache_of(model_kwargs) is None
         and model._supports_default_dynamic_cache()
     )
 
@@ -190,7 +198,7 @@ def _prefill(
         is_first_iteration and _may_be_filled_up(self, input_ids, generation_config, model_kwargs)
     ):
         return original(self, input_ids, generation_config, model_kwargs, is_first_iteration)
-    cache, n = model_kwargs["past_key_values"], input_ids.shape[1]
+    cache, n = _cache_of(model_kwargs), input_ids.shape[1]
     size = caches.rounded_up(n, cache.get_max_length())
     last = torch.tensor([n - 1]).to(self.device)
     given = dict(model_kwargs)
@@ -210,7 +218,7 @@ def _may_be_filled_up(
     model: Any, input_ids: Tensor, generation_config: Any, model_kwargs: dict[str, Any]
 ) -> bool:
     """Text alone, from the first token on, whose hidden states nobody wants."""
-    cache: Any = model_kwargs.get("past_key_values")
+    cache = _cache_of(model_kwargs)
     is_told = generation_config.return_dict_in_generate and any(
         getattr(generation_config, name, False) for name in _WHOLE_PROMPT
     )
