@@ -38,7 +38,12 @@ class TestSome(TestCase):
         if "pjrt" in device: os.abort()
     def test_hangs(self, device): time.sleep(60)
     def test_last(self, device): pass
+    def test_next(self, device): SEEN.append(device)
+    def test_of_what_is_compiled_quickly(self, device):
+        self.assertFalse("pjrt" in device and "optimization_level=0" in os.environ.get("XLA_FLAGS", ""))
+    def test_what_others_left(self, device): self.assertFalse("pjrt" in device and SEEN)
 
+SEEN = []
 instantiate_device_type_tests(TestSome, globals())
 """
 
@@ -52,6 +57,9 @@ WHAT_COMES_OF_THEM = {
     "test_ends_its_process_pjrt": Outcome.CRASHED,
     "test_hangs_pjrt": Outcome.HUNG,
     "test_last_pjrt": Outcome.PASSED,
+    "test_next_pjrt": Outcome.PASSED,
+    "test_of_what_is_compiled_quickly_pjrt": Outcome.PASSED,
+    "test_what_others_left_pjrt": Outcome.FAILED,
 }
 
 
@@ -79,6 +87,7 @@ def test_what_failed_says_why(results: Path) -> None:
     assert why["test_differs_everywhere_pjrt"].startswith("fails on the CPU, too")
     assert why["test_ends_its_process_pjrt"] == "signal 6: Fatal Python error: Aborted"
     assert why["test_of_others_pjrt"] == "Only runs on cuda"
+    assert why["test_what_others_left_pjrt"].startswith("not alone (passed): ")
 
 
 def test_a_run_goes_on_where_it_stopped(results: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,7 +1,9 @@
 """Files of tests, a child process each, side by side: a crash ends its child and nothing else.
 
 What follows a crash runs in a fresh child. A test that crashed is tried again alone: one that passes then
-was hit by what ran before it. One that takes long is tried again with programs compiled in the ordinary way.
+was hit by what ran before it. One that takes long is tried again with programs compiled in the ordinary way,
+and so is one that fails alone, too: what is compiled quickly may round a value otherwise in each place where
+it is used.
 """
 
 from __future__ import annotations
@@ -93,7 +95,23 @@ def _run_unit(file: Path, names: list[str], timeout_s: float) -> Iterator[Result
                 return
             waiting.pop(0)
             ended_its_child = result.outcome in (Outcome.CRASHED, Outcome.HUNG)
-            yield _tried_alone(file, result, timeout_s) if ended_its_child else result
+            if ended_its_child:
+                yield _tried_alone(file, result, timeout_s)
+            else:
+                failed = result.outcome is Outcome.FAILED
+                yield _compiled_well(file, result, timeout_s) if failed else result
+
+
+def _compiled_well(file: Path, result: Result, timeout_s: float) -> Result:
+    """A test that failed: alone, and if it fails there, too, once more compiled in the ordinary way."""
+    name = result.test.partition("::")[2]
+    for quick in (True, False):
+        [again] = _run_until_crash(file, [name], timeout_s, quick=quick)
+        if isinstance(again, NotLoaded):
+            return result
+        if quick and again.outcome is not Outcome.FAILED:
+            return Result(result.test, Outcome.FAILED, f"not alone ({again.outcome}): {result.why}")
+    return again if again.outcome is Outcome.PASSED else result
 
 
 def _tried_alone(file: Path, result: Result, timeout_s: float) -> Result:
