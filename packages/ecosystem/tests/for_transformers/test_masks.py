@@ -100,6 +100,19 @@ def test_a_forward_in_inference_mode_is_the_cpus_and_reads_nothing(name: str) ->
     torch.testing.assert_close(found.cpu()[seen], wanted[seen], rtol=1e-5, atol=5e-6)
 
 
+@pytest.mark.slow
+def test_a_model_with_a_mask_is_one_graph() -> None:
+    torch.manual_seed(0)
+    net = MODELS["Llama"]().eval().to("pjrt")
+    ids, mask = torch.randint(1, 64, (3, 12)).to("pjrt"), masks()["right"].to("pjrt")
+
+    compiled = torch.compile(net, backend="pjrt", fullgraph=True)
+
+    with torch.no_grad():
+        found, wanted = compiled(input_ids=ids, attention_mask=mask).logits, net(ids, mask).logits
+    torch.testing.assert_close(found.cpu(), wanted.cpu(), rtol=1e-5, atol=5e-6)
+
+
 @pytest.mark.parametrize("values", [[1, 1], [0, 1], [0, 0], [2, 3], [-1, -2], [-1, 0], [-1, 1]])
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.bool, torch.float32])
 @pytest.mark.parametrize("how", ["whole", "view", "written"])

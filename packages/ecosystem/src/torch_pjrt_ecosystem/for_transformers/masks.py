@@ -56,6 +56,8 @@ def _preprocess(
 
 def _known(mask: object) -> bool | None:
     """What `_preprocess` has noted of a mask that nobody has written to since."""
+    if torch.compiler.is_compiling():
+        return None  # nothing is noted there, and to ask for a version would end the graph
     known, version = getattr(mask, _KNOWN, (None, 0))
     return known if isinstance(mask, torch.Tensor) and _version_of(mask) == version else None
 
