@@ -10,6 +10,7 @@ import torch
 import torch_pjrt
 from fixture_types import Count
 from torch_pjrt.device import optimizer_state
+from torch_pjrt.extend import add_optimizer_hook
 
 ROWS: dict[str, tuple[str, dict[str, Any]]] = {
     "adadelta": ("Adadelta", {}),
@@ -174,3 +175,14 @@ def test_what_is_pending_stays_pending(compiled: Count) -> None:
 
     assert compiled() - before == 2
     assert other.tolist() == [2.0] * 3
+
+
+def test_who_asks_is_told_of_an_optimizer_before_its_state_is_made() -> None:
+    training = Training("Adam", {"lr": 0.1})
+    told: list[int] = []
+    with add_optimizer_hook(lambda optimizer: told.append(len(optimizer.state))):
+        training.step()
+        training.step()
+    training.step()
+
+    assert told == [0, 2]

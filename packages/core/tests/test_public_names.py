@@ -31,7 +31,7 @@ RULES = """
 EXTEND = """
     Annotation ArrivingParts BorrowingTape Buffer FunctionOp Joint JointAnswer JointOp Line Output PRECISIONS
     Partitioner PartsHere PartsLater Program ProgramHooks RecordedStep Refusal StandIn Table Tape Uploaded
-    Value
+    Value add_optimizer_hook
     add_program_hooks add_report_tables after_import annotate annotation_of append array_of because buffer_of
     call_pinned client computed_again content counters create_empty_tensor current cut define_annotation
     forget_programs donate download_parts each_collective target_chips graph_of host_array intern note_lines

@@ -18,13 +18,13 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.weak import WeakTensorKeyDictionary
 
 import torch_pjrt
 from torch_pjrt.extend import (
     Buffer,
     Value,
+    add_optimizer_hook,
     buffer_of,
     define_annotation,
     is_pjrt,
@@ -326,10 +326,10 @@ def _entries(how: NamedSharding, n_dims: int) -> list[Any]:
 
 def follow_optimizers() -> None:
     """Have the state that optimizers make lie as the parameters do, from now on."""
-    register_optimizer_step_pre_hook(_before_step)
+    add_optimizer_hook(_before_step)
 
 
-def _before_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+def _before_step(optimizer: torch.optim.Optimizer) -> None:
     _optimizers.add(optimizer)
     known = _by_target[None].states
     if not known or compiled_for() is not None:

@@ -7,16 +7,19 @@ would make it another program than that of all steps to come, and each model wou
 from __future__ import annotations
 
 import inspect
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch.optim import SGD, Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils.hooks import RemovableHandle
 
 from torch_pjrt.device import gradient_scaling
 from torch_pjrt.graph.tape import Tape, state
 from torch_pjrt.run.sync import sync
+from torch_pjrt.session import session
 from torch_pjrt.tensor.storage.buffer import is_pjrt
 
 Group = dict[str, Any]
@@ -25,12 +28,39 @@ Group = dict[str, Any]
 _BY_SHAPES = ("Adadelta", "Adam", "Adamax", "AdamW", "Muon", "NAdam", "RAdam", "RMSprop")
 
 
+_told: OrderedDict[int, Callable[[Optimizer], object]] = session.own(
+    "who is told of optimizers' steps", OrderedDict()
+)
+
+
 def install() -> None:
     """From now on PyTorch's optimizers make the state of parameters on the device so."""
-    register_optimizer_step_pre_hook(_before_step)
+    if session.once("optimizers make their state before their first step"):
+        register_optimizer_step_pre_hook(_before_step)
+
+
+def add_optimizer_hook(before_step: Callable[[Optimizer], object]) -> RemovableHandle:
+    """Have a function called with each optimizer before each of its steps, and before its state is made.
+
+    PyTorch's own hooks of optimizers are called in the order in which they were added, and so, for a first
+    step, perhaps when the state is there. What it raises comes through to who has called `step`.
+
+        >>> handle = add_optimizer_hook(lambda optimizer: print(len(optimizer.state), "states"))
+        >>> w = torch.ones(2, device="pjrt", requires_grad=True)
+        >>> w.sum().backward()
+        >>> torch.optim.Adam([w]).step()
+        0 states
+        >>> handle.remove()
+    """
+    install()
+    handle = RemovableHandle(_told)
+    _told[handle.id] = before_step
+    return handle
 
 
 def _before_step(optimizer: Optimizer, args: object, kwargs: object) -> None:
+    for tell in tuple(_told.values()):
+        tell(optimizer)
     if gradient_scaling.is_deciding() or state.tape.nested:
         return
     new = [(g, ps) for g in optimizer.param_groups if (ps := _without_state(optimizer, g))]

@@ -13,6 +13,7 @@ Operators of a package's own, and what it says of values:
     annotation_of       what a node says of its value, for passes; an Annotation
     computed_again      whether backward of a compiled graph computes an annotation's value again, and how
     add_program_hooks   functions around compilations and launches: ProgramHooks, called with a Program
+    add_optimizer_hook  a function that is called before each step of an optimizer
     outline             a graph as texts, equal in other processes for equal nodes
     traced              a graph as a part of what JAX traces now, in a rule
 
@@ -116,6 +117,7 @@ if TYPE_CHECKING:
     from torch_pjrt.compile.within import traced
     from torch_pjrt.device.availability import chosen_device_name
     from torch_pjrt.device.imports import after_import
+    from torch_pjrt.device.optimizer_state import add_optimizer_hook
     from torch_pjrt.device.tracers import keep_out as keep_dynamo_out
     from torch_pjrt.diagnostics.sections import add_report_tables
     from torch_pjrt.dtypes import to_jax as jax_dtype
@@ -207,6 +209,7 @@ __all__ = [
     "Tape",
     "Uploaded",
     "Value",
+    "add_optimizer_hook",
     "add_program_hooks",
     "add_report_tables",
     "after_import",
@@ -287,6 +290,7 @@ _WHERE = {
     "diagnostics.sections": "add_report_tables",
     "device.availability": "chosen_device_name",
     "device.imports": "after_import",
+    "device.optimizer_state": "add_optimizer_hook",
     "device.tracers": "keep_dynamo_out=keep_out",
     "graph.append": "append",
     "graph.graph": "graph_of",
