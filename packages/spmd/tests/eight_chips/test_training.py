@@ -33,7 +33,8 @@ def test_losses_are_those_of_one_chip(how: str, way: str) -> None:
     losses, model, optimizer = trained(WAYS[way], how)
 
     assert losses == pytest.approx(expected, rel=HOW[how])
-    assert counters.programs_compiled - before <= 2
+    # The optimizer's state, a step, and a captured step.
+    assert counters.programs_compiled - before <= 2 + (how == "captured")
     for p in model.parameters():
         where = sharding_of(p)
         assert where is not None
