@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import ModuleType
-from typing import Any
-from unittest.mock import patch
 
 import torch
 
-from torch_pjrt_ecosystem.replacing import wrap
-
 
 def install(model_ema: ModuleType) -> None:
-    """`model_ema` is `timm.utils.model_ema`."""
-    wrap(model_ema.ModelEmaV3, "__init__", _init)
+    """`model_ema` is `timm.utils.model_ema`. What it calls `torch` is PyTorch, but for generators."""
+    if model_ema.torch is torch:
+        model_ema.torch = _Torch("torch")  # type: ignore[attr-defined]
 
 
-def _init(original: Callable[..., None], *args: Any, **kwargs: Any) -> None:
-    refusing = torch.Generator
+class _Torch(ModuleType):
+    @staticmethod
+    def Generator(device: torch.device | str = "cpu") -> torch.Generator:
+        """A generator of that device; the host's for `pjrt`, which has none."""
+        return torch.Generator("cpu" if torch.device(device).type == "pjrt" else device)
 
-    def generator(device: torch.device | str = "cpu") -> torch.Generator:
-        return refusing("cpu" if torch.device(device).type == "pjrt" else device)
-
-    with patch.object(torch, "Generator", generator):
-        original(*args, **kwargs)
+    def __getattr__(self, name: str) -> object:
+        return getattr(torch, name)
