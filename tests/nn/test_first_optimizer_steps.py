@@ -186,3 +186,16 @@ def test_who_asks_is_told_of_an_optimizer_before_its_state_is_made() -> None:
     training.step()
 
     assert told == [0, 2]
+
+
+def test_model_that_is_made_on_the_device_is_trained_by_two_programs(compiled: Count) -> None:
+    with torch.device("pjrt"):
+        layer = torch.nn.Linear(3, 3)
+        optimizer = torch.optim.Adam(layer.parameters())
+        before = compiled()
+        for _ in range(3):
+            optimizer.zero_grad()
+            layer(torch.ones(2, 3)).sum().backward()
+            optimizer.step()
+
+    assert compiled() - before == 2

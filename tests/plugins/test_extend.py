@@ -346,7 +346,7 @@ def test_vmap_and_checkpoint_take_them():
 
 
 NAMES = """
-    FunctionOp add_program_hooks annotate define_annotation donate lowers onto record without_x64
+    FunctionOp annotate define_annotation donate lowers onto record without_x64
     """
 
 

@@ -20,7 +20,7 @@ from torch_pjrt.device import gradient_scaling
 from torch_pjrt.graph.tape import Tape, state
 from torch_pjrt.run.sync import sync
 from torch_pjrt.session import session
-from torch_pjrt.tensor.storage.buffer import is_pjrt
+from torch_pjrt.tensor.storage.buffer import buffer_of, is_pjrt
 
 Group = dict[str, Any]
 
@@ -66,6 +66,9 @@ def _before_step(optimizer: Optimizer, args: object, kwargs: object) -> None:
     new = [(g, ps) for g in optimizer.param_groups if (ps := _without_state(optimizer, g))]
     if not new or (make := _maker(optimizer)) is None:
         return
+    # Parameters that this step's program makes have it be another one in any case, and are not there yet.
+    if any(_is_pending(p) for _, parameters in new for p in parameters):
+        return
     outer = state.tape
     state.tape = Tape()
     try:
@@ -80,6 +83,11 @@ def _before_step(optimizer: Optimizer, args: object, kwargs: object) -> None:
         raise
     finally:
         state.tape = outer
+
+
+def _is_pending(parameter: torch.Tensor) -> bool:
+    value = buffer_of(getattr(parameter, "_local_tensor", parameter)).value  # a DTensor's part
+    return value is None or value.array is None
 
 
 def _without_state(optimizer: Optimizer, group: Group) -> list[torch.Tensor]:
