@@ -345,9 +345,8 @@ def test_vmap_and_checkpoint_take_them():
     torch.testing.assert_close(mapped.cpu(), x.detach().cpu() * 2)
 
 
-NAMES = """
-    FunctionOp annotate define_annotation donate lowers onto record without_x64
-    """
+# Those whose example has prompts run in `tests/docs/test_docstrings_run.py`.
+NAMES = "FunctionOp annotate define_annotation lowers record without_x64"
 
 
 @pytest.mark.parametrize("name", NAMES.split())
