@@ -154,11 +154,11 @@ def test_step_that_finds_no_room_for_state_leaves_none(monkeypatch: pytest.Monke
     training = Training("Adam", {"lr": 0.1})
     before = [p.tolist() for p in training.leaves]
 
-    def no_room(cause: str) -> None:
+    def no_room(tape: object, cause: str) -> None:
         raise torch.OutOfMemoryError(cause)
 
     with monkeypatch.context() as patch:
-        patch.setattr(optimizer_state, "sync", no_room)
+        patch.setattr(optimizer_state, "run_pending", no_room)
         with pytest.raises(torch.OutOfMemoryError):
             training.step()
     assert not training.optimizer.state

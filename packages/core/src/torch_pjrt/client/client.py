@@ -238,7 +238,6 @@ def program_chips() -> int:
     """On how many chips the program runs that a rule is called for; XLA splits it, where these are several.
 
     A rule asks that calls a kernel, which XLA cannot split.
-
     """
     return _here.program_chips
 

@@ -4,9 +4,9 @@ An optimizer's operators on lists have learning rates, weight decay and bias cor
 change, sooner or later, and as inputs they cost nothing: so the epoch in which a schedule begins to lower a
 learning rate needs no program of its own.
 
-An optimizer's first step makes its state, so its second step is another program; what changes from step to
-step would be a constant of both, and an input only of a third. Here the second program learns from the
-first.
+Another number that changes from step to step would be a constant of two programs where a first step is not
+like the others, one that makes state say, and an input only of a third. Here the second program learns from
+the first.
 """
 
 from __future__ import annotations

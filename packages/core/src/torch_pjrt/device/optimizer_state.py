@@ -17,8 +17,8 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
 
 from torch_pjrt.device import gradient_scaling
-from torch_pjrt.graph.tape import Tape, state
-from torch_pjrt.run.sync import sync
+from torch_pjrt.graph.tape import Tape, onto, state
+from torch_pjrt.run.sync import run_pending
 from torch_pjrt.session import session
 from torch_pjrt.tensor.storage.buffer import buffer_of, is_pjrt
 
@@ -26,7 +26,6 @@ Group = dict[str, Any]
 
 # Whose `_init_group` makes state from shapes alone, and changes nothing else. Rprop's takes a gradient.
 _BY_SHAPES = ("Adadelta", "Adam", "Adamax", "AdamW", "Muon", "NAdam", "RAdam", "RMSprop")
-
 
 _told: OrderedDict[int, Callable[[Optimizer], object]] = session.own(
     "who is told of optimizers' steps", OrderedDict()
@@ -61,33 +60,32 @@ def add_optimizer_hook(before_step: Callable[[Optimizer], object]) -> RemovableH
 def _before_step(optimizer: Optimizer, args: object, kwargs: object) -> None:
     for tell in tuple(_told.values()):
         tell(optimizer)
-    if gradient_scaling.is_deciding() or state.tape.nested:
+    groups = optimizer.param_groups
+    if len(optimizer.state) >= sum(len(group["params"]) for group in groups):
+        return  # as before nearly all steps
+    make = _maker(optimizer)
+    if make is None or gradient_scaling.is_deciding() or state.tape.nested:
         return
-    new = [(g, ps) for g in optimizer.param_groups if (ps := _without_state(optimizer, g))]
-    if not new or (make := _maker(optimizer)) is None:
-        return
+    new = [(g, ps) for g in groups if _has_state(g) and (ps := _without_state(optimizer, g))]
     # Parameters that this step's program makes have it be another one in any case, and are not there yet.
-    if any(_is_pending(p) for _, parameters in new for p in parameters):
+    if not new or any(_is_pending(p) for _, parameters in new for p in parameters):
         return
-    outer = state.tape
-    state.tape = Tape()
     try:
-        with torch.no_grad():
+        with torch.no_grad(), onto(Tape()):
             for group, parameters in new:
                 make(group, parameters)
-        sync("an optimizer's state")
+            tape = state.tape  # the last, if there were too many for one
+        run_pending(tape, "an optimizer's state")
     except BaseException:  # no room, say: the next step begins as this one did
         for _, parameters in new:
             for p in parameters:
                 optimizer.state.pop(p, None)
         raise
-    finally:
-        state.tape = outer
 
 
-def _is_pending(parameter: torch.Tensor) -> bool:
-    value = buffer_of(getattr(parameter, "_local_tensor", parameter)).value  # a DTensor's part
-    return value is None or value.array is None
+def _has_state(group: Group) -> bool:
+    """Whether its parameters have a state that is known: of SGD a momentum that begins as the gradient."""
+    return "dampening" not in group or bool(group["momentum"] and not group["dampening"])
 
 
 def _without_state(optimizer: Optimizer, group: Group) -> list[torch.Tensor]:
@@ -101,11 +99,16 @@ def _without_state(optimizer: Optimizer, group: Group) -> list[torch.Tensor]:
     ]
 
 
+def _is_pending(parameter: torch.Tensor) -> bool:
+    value = buffer_of(getattr(parameter, "_local_tensor", parameter)).value  # a DTensor's part
+    return value is None or value.array is None
+
+
 def _maker(optimizer: Optimizer) -> Callable[[Group, Sequence[torch.Tensor]], None] | None:
     """What makes the state of parameters of a group, as the optimizer's `step` would; None if unknown."""
     found: Any = getattr(type(optimizer), "_init_group", None)
     if found is getattr(SGD, "_init_group", ()):
-        return lambda group, parameters: _of_sgd(optimizer, group, parameters)
+        return lambda _, parameters: _of_sgd(optimizer, parameters)
     known = (getattr(getattr(torch.optim, name, None), "_init_group", ()) for name in _BY_SHAPES)
     if found not in known:
         return None
@@ -117,8 +120,7 @@ def _maker(optimizer: Optimizer) -> Callable[[Group, Sequence[torch.Tensor]], No
     return make
 
 
-def _of_sgd(optimizer: Optimizer, group: Group, parameters: Sequence[torch.Tensor]) -> None:
+def _of_sgd(optimizer: Optimizer, parameters: Sequence[torch.Tensor]) -> None:
     """Momentum begins as the first gradient. So it does as `momentum * -0.0 + gradient`, bit by bit."""
-    if group["momentum"] and not group["dampening"]:
-        for p in parameters:
-            optimizer.state[p]["momentum_buffer"] = torch.zeros_like(p).neg()
+    for p in parameters:
+        optimizer.state[p]["momentum_buffer"] = torch.zeros_like(p).neg()

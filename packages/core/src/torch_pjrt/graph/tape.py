@@ -343,7 +343,9 @@ signals.place = _place
 
 @contextmanager
 def onto(tape: Tape) -> Iterator[Tape]:
-    """What this thread records in the block goes on that tape, a nested one; then on the one from before.
+    """What this thread records in the block goes on that tape; then on the one from before.
+
+    A nested one, or a fresh one for what is to run by itself: `run_pending` runs that, after the block.
 
         spec = contiguous_spec((3,), torch.float32)
         scratch = Tape(nested=True)
