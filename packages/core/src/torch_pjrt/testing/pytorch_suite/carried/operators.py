@@ -87,11 +87,7 @@ class TestOperators(TestCase):
     @ops(python_ref_db, dtypes=OpDTypes.supported, allowed_dtypes=(torch.float32, torch.int64))
     def test_references(self, device, dtype, op):
         for sample in samples(op, dtype, "cpu"):
-            args, kwargs = moved(((sample.input, *sample.args), sample.kwargs), device)
-            if (
-                op.name == "_refs.tensor_split"
-            ):  # which wants its second on the CPU, wherever the first is
-                args = (args[0], *sample.args)
+            args, kwargs = _brought(op, sample, device)
             theirs = seeded(op, sample.input, *sample.args, **sample.kwargs)
             ours = seeded(op, *args, **kwargs)
             if op.name.removeprefix("_refs.") in WITHOUT_VALUES or _is_random(op):
