@@ -12,60 +12,18 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import sys
 import warnings
 from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("USE_TORCH_XLA", "0")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+sys.path.insert(0, str(Path(__file__).parents[1] / "packages/ecosystem/tests/helpers"))
 
-TEXT: dict[str, Any] = {
-    "vocab_size": 64,
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "intermediate_size": 64,
-    "max_position_embeddings": 64,
-    "bos_token_id": 0,
-    "eos_token_id": 1,
-    "pad_token_id": 2,
-}
-GROUPED = {**TEXT, "num_key_value_heads": 2}
-HEADS = {**GROUPED, "head_dim": 8}
-GPT: dict[str, Any] = {
-    "vocab_size": 64,
-    "n_embd": 32,
-    "n_layer": 2,
-    "n_head": 4,
-    "n_positions": 64,
-    "bos_token_id": 0,
-    "eos_token_id": 1,
-}
-T5: dict[str, Any] = {
-    "vocab_size": 64,
-    "d_model": 32,
-    "d_kv": 8,
-    "d_ff": 64,
-    "num_layers": 2,
-    "num_heads": 4,
-    "decoder_start_token_id": 0,
-    "pad_token_id": 2,
-}
-BART: dict[str, Any] = {
-    "vocab_size": 64,
-    "d_model": 32,
-    "encoder_layers": 2,
-    "decoder_layers": 2,
-    "encoder_attention_heads": 4,
-    "decoder_attention_heads": 4,
-    "encoder_ffn_dim": 64,
-    "decoder_ffn_dim": 64,
-    "max_position_embeddings": 64,
-    "decoder_start_token_id": 0,
-    "pad_token_id": 2,
-    "bos_token_id": 0,
-    "eos_token_id": 1,
-}
+import text_models
+from text_models import BART, SIZES
+
 IMAGE: dict[str, Any] = {
     "hidden_size": 32,
     "num_hidden_layers": 2,
@@ -75,54 +33,29 @@ IMAGE: dict[str, Any] = {
     "patch_size": 8,
 }
 
+# Of Transformers' classes, those of the small models of our tests that are named here.
+TEXT = (
+    *("LlamaForCausalLM", "MistralForCausalLM", "MixtralForCausalLM", "Qwen2ForCausalLM"),
+    *("Qwen3ForCausalLM", "GemmaForCausalLM", "Gemma2ForCausalLM", "Gemma3ForCausalLM"),
+    *("PhiForCausalLM", "Phi3ForCausalLM", "GPT2LMHeadModel", "GPTNeoXForCausalLM"),
+    *("GPTJForCausalLM", "OPTForCausalLM", "BloomForCausalLM", "FalconForCausalLM"),
+    *("OlmoForCausalLM", "StableLmForCausalLM", "Starcoder2ForCausalLM", "CohereForCausalLM"),
+    *("GraniteForCausalLM", "MambaForCausalLM", "T5ForConditionalGeneration"),
+    "BartForConditionalGeneration",
+)
 # class -> (configuration, what it is made of, what goes in)
 MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
-    "LlamaForCausalLM": ("LlamaConfig", GROUPED, "text"),
-    "MistralForCausalLM": ("MistralConfig", {**GROUPED, "sliding_window": 8}, "text"),
-    "MixtralForCausalLM": (
-        "MixtralConfig",
-        {**GROUPED, "num_local_experts": 4, "num_experts_per_tok": 2},
-        "text",
-    ),
-    "Qwen2ForCausalLM": ("Qwen2Config", GROUPED, "text"),
-    "Qwen3ForCausalLM": ("Qwen3Config", HEADS, "text"),
-    "GemmaForCausalLM": ("GemmaConfig", HEADS, "text"),
-    "Gemma2ForCausalLM": ("Gemma2Config", {**HEADS, "sliding_window": 8}, "text"),
-    "Gemma3ForCausalLM": ("Gemma3TextConfig", {**HEADS, "sliding_window": 8}, "text"),
-    "PhiForCausalLM": ("PhiConfig", TEXT, "text"),
-    "Phi3ForCausalLM": ("Phi3Config", GROUPED, "text"),
-    "GPT2LMHeadModel": ("GPT2Config", GPT, "text"),
-    "GPTNeoXForCausalLM": ("GPTNeoXConfig", TEXT, "text"),
-    "GPTJForCausalLM": ("GPTJConfig", {**GPT, "rotary_dim": 4}, "text"),
-    "OPTForCausalLM": ("OPTConfig", {**TEXT, "ffn_dim": 64, "word_embed_proj_dim": 32}, "text"),
-    "BloomForCausalLM": (
-        "BloomConfig",
-        {"vocab_size": 64, "hidden_size": 32, "n_layer": 2, "n_head": 4, "pad_token_id": 2},
-        "text",
-    ),
-    "FalconForCausalLM": ("FalconConfig", {**TEXT, "multi_query": True}, "text"),
-    "OlmoForCausalLM": ("OlmoConfig", GROUPED, "text"),
-    "StableLmForCausalLM": ("StableLmConfig", GROUPED, "text"),
-    "Starcoder2ForCausalLM": ("Starcoder2Config", GROUPED, "text"),
-    "CohereForCausalLM": ("CohereConfig", GROUPED, "text"),
-    "GraniteForCausalLM": ("GraniteConfig", GROUPED, "text"),
-    "MambaForCausalLM": (
-        "MambaConfig",
-        {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "state_size": 4},
-        "text",
-    ),
-    "BertForMaskedLM": ("BertConfig", TEXT, "text"),
-    "RobertaForMaskedLM": ("RobertaConfig", TEXT, "text"),
+    **{name: (*text_models.MODELS[name], "text") for name in TEXT},
+    "BertForMaskedLM": ("BertConfig", SIZES, "text"),
+    "RobertaForMaskedLM": ("RobertaConfig", SIZES, "text"),
     "DistilBertForMaskedLM": (
         "DistilBertConfig",
         {"vocab_size": 64, "dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 64},
         "text",
     ),
-    "ElectraForMaskedLM": ("ElectraConfig", {**TEXT, "embedding_size": 32}, "text"),
-    "DebertaV2ForMaskedLM": ("DebertaV2Config", TEXT, "text"),
-    "ModernBertForMaskedLM": ("ModernBertConfig", TEXT, "text"),
-    "T5ForConditionalGeneration": ("T5Config", T5, "text"),
-    "BartForConditionalGeneration": ("BartConfig", BART, "text"),
+    "ElectraForMaskedLM": ("ElectraConfig", {**SIZES, "embedding_size": 32}, "text"),
+    "DebertaV2ForMaskedLM": ("DebertaV2Config", SIZES, "text"),
+    "ModernBertForMaskedLM": ("ModernBertConfig", SIZES, "text"),
     "ViTForImageClassification": ("ViTConfig", IMAGE, "image"),
     "DeiTForImageClassification": ("DeiTConfig", IMAGE, "image"),
     "ConvNextForImageClassification": (

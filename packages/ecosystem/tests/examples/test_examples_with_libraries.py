@@ -2,39 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
+from functools import partial
 from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
 
-from torch_pjrt.testing.quick import quick_flags
-
-EXAMPLES = Path(__file__).parents[4] / "examples"
-
-
-def printed(*command: str) -> str:
-    """What a script prints, which ends well."""
-    done = subprocess.run(
-        [sys.executable, "-c", START, *command],
-        cwd=EXAMPLES,
-        env={
-            **os.environ,
-            "XLA_FLAGS": quick_flags(),
-            "OMP_NUM_THREADS": "1",
-            "USE_TORCH_XLA": "0",
-        },
-        capture_output=True,
-        text=True,
-        timeout=400,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
+import example_scripts
 
 # Where the package is on the path and not installed, PyTorch does not call its entry point.
 START = """
@@ -44,6 +18,7 @@ sys.path.insert(0, ".")
 sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
+printed = partial(example_scripts.printed, launcher=("-c", START))
 
 
 def losses(text: str) -> list[float]:

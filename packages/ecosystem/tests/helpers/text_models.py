@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import transformers
 
-_SIZES: dict[str, Any] = {
+SIZES: dict[str, Any] = {
     "vocab_size": 64,
     "hidden_size": 32,
     "num_hidden_layers": 2,
@@ -18,7 +18,7 @@ _SIZES: dict[str, Any] = {
     "eos_token_id": None,
     "pad_token_id": 1,
 }
-_GROUPED = {**_SIZES, "num_key_value_heads": 2}
+_GROUPED = {**SIZES, "num_key_value_heads": 2}
 _HEADS = {**_GROUPED, "head_dim": 8}
 _NO_EXPERTS_LOST = {"num_experts_per_tok": 2}
 _ENDS: dict[str, Any] = {"bos_token_id": 0, "eos_token_id": None, "pad_token_id": 1}
@@ -40,7 +40,7 @@ _T5: dict[str, Any] = {
     "decoder_start_token_id": 0,
     **_ENDS,
 }
-_BART: dict[str, Any] = {
+BART: dict[str, Any] = {
     "vocab_size": 64,
     "d_model": 32,
     "encoder_layers": 2,
@@ -66,11 +66,11 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "GPT2LMHeadModel": ("GPT2Config", _GPT),
     "OPTForCausalLM": (
         "OPTConfig",
-        {**_SIZES, "ffn_dim": 64, "word_embed_proj_dim": 32},
+        {**SIZES, "ffn_dim": 64, "word_embed_proj_dim": 32},
     ),
-    "GPTNeoXForCausalLM": ("GPTNeoXConfig", _SIZES),
+    "GPTNeoXForCausalLM": ("GPTNeoXConfig", SIZES),
     "GPTJForCausalLM": ("GPTJConfig", {**_GPT, "rotary_dim": 4}),
-    "PhiForCausalLM": ("PhiConfig", _SIZES),
+    "PhiForCausalLM": ("PhiConfig", SIZES),
     "Phi3ForCausalLM": ("Phi3Config", _GROUPED),
     "GemmaForCausalLM": ("GemmaConfig", _HEADS),
     "OlmoForCausalLM": ("OlmoConfig", _GROUPED),
@@ -82,7 +82,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "SmolLM3ForCausalLM": ("SmolLM3Config", _GROUPED),
     "FalconForCausalLM": (
         "FalconConfig",
-        {**_SIZES, "new_decoder_architecture": False, "multi_query": True},
+        {**SIZES, "new_decoder_architecture": False, "multi_query": True},
     ),
     "BloomForCausalLM": (
         "BloomConfig",
@@ -106,9 +106,9 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "T5ForConditionalGeneration": ("T5Config", _T5),
     "MT5ForConditionalGeneration": ("MT5Config", _T5),
-    "BartForConditionalGeneration": ("BartConfig", _BART),
-    "MarianMTModel": ("MarianConfig", _BART),
-    "PegasusForConditionalGeneration": ("PegasusConfig", _BART),
+    "BartForConditionalGeneration": ("BartConfig", BART),
+    "MarianMTModel": ("MarianConfig", BART),
+    "PegasusForConditionalGeneration": ("PegasusConfig", BART),
 }
 
 

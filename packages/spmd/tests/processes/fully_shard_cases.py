@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from fully_shard_blocks import adamw, losses_and_weights, plain, sgd, sharded
+from fully_shard_grids import (
+    hybrid,
+    hybrid_accumulated,
+    on_another_dim,
+    replicated,
+    tensor_parallel,
+)
 from torch import nn
-from torch.distributed._composable.replicate import replicate
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
     apply_activation_checkpointing,
 )
@@ -21,8 +27,7 @@ from torch.distributed.fsdp import (
     fully_shard,
     register_fsdp_forward_method,
 )
-from torch.distributed.tensor import DTensor, Shard, distribute_tensor
-from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.utils.checkpoint import checkpoint
 from training_loop import (
     Block,
@@ -30,7 +35,6 @@ from training_loop import (
     Losses,
     Model,
     batch,
-    grid_of,
     loss_of,
     mesh_of,
     seeded,
@@ -38,31 +42,6 @@ from training_loop import (
     sums_of,
     trained,
 )
-
-Optimizers = Callable[[Any], torch.optim.Optimizer]
-adamw: Optimizers = partial(torch.optim.AdamW, lr=0.01)
-sgd: Optimizers = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
-
-
-def sharded(model: Model, mesh: Any, **how: Any) -> Any:
-    """Each block by itself, and what is left."""
-    for block in model.blocks:
-        fully_shard(block, mesh=mesh, **how)
-    return fully_shard(model, mesh=mesh, **how)
-
-
-def losses_and_weights(model: Any, device: str, optimizer: Optimizers = sgd, **how: Any) -> Losses:
-    losses = trained(model, optimizer(model.parameters()), device, **how)
-    return [*losses, *sums_of(model.state_dict())]
-
-
-def plain(optimizer: Optimizers = sgd, sizes: dict[str, Any] = {}, **how: Any) -> Case:  # noqa: B006  not written
-    def case(device: str) -> Losses:
-        model = sharded(seeded(**sizes).to(device), mesh_of(device), **how)
-        return losses_and_weights(model, device, optimizer)
-
-    return case
-
 
 # How the model comes to the mesh.
 
@@ -392,63 +371,6 @@ def by_hook(device: str) -> Losses:
     )
     losses = losses_and_weights(model, device)
     return [*losses, *[s.item() for s in seen]]
-
-
-# Over more than one dim.
-
-
-def hybrid(device: str) -> Losses:
-    model = sharded(seeded().to(device), grid_of(device, "replicate", "shard"))
-    return losses_and_weights(model, device)
-
-
-def hybrid_accumulated(device: str) -> Losses:
-    """Reduced over shards after each batch, over replicas after the last."""
-    model = sharded(seeded().to(device), grid_of(device, "replicate", "shard"))
-    optimizer, losses = sgd(model.parameters()), []
-    for step in range(3):
-        for i in range(2):
-            model.set_requires_all_reduce(i == 1)
-            loss = loss_of(model, batch(2 * step + i, device))
-            loss.backward()
-            losses.append(loss.detach())
-        optimizer.step()
-        optimizer.zero_grad()
-    return [*[loss.item() for loss in losses], *sums_of(model.state_dict())]
-
-
-def tensor_parallel(device: str) -> Losses:
-    mesh = grid_of(device, "data", "model")
-    torch.manual_seed(0)
-    model: Any = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 6)).to(device)
-    parallelize_module(model, mesh["model"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
-    fully_shard(model, mesh=mesh["data"])
-    optimizer, losses = adamw(model.parameters()), []
-    for step in range(4):
-        numbers = torch.Generator().manual_seed(10 * step + mesh["data"].get_local_rank())
-        x = torch.randn(4, 6, generator=numbers).to(device)
-        with step_counted():
-            optimizer.zero_grad()
-            loss = (model(x) - x).square().mean()
-            loss.backward()
-            optimizer.step()
-        losses.append(loss.detach())
-    return [*[loss.item() for loss in losses], *sums_of(model.state_dict())]
-
-
-def on_another_dim(device: str) -> Losses:
-    """Weights sharded by columns."""
-
-    def place(p: nn.Parameter) -> Shard:
-        return Shard(p.ndim - 1)
-
-    model = sharded(seeded().to(device), mesh_of(device), shard_placement_fn=place)
-    return losses_and_weights(model, device)
-
-
-def replicated(device: str) -> Losses:
-    model = replicate(seeded().to(device))
-    return [*trained(model, sgd(model.parameters()), device), *sums_of(model.state_dict())]
 
 
 # What goes with it.

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from fully_shard_cases import sharded
+from fully_shard_blocks import sharded
 from torch import nn
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,

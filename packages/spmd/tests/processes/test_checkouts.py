@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from suite_runs import run_suite
 
 from torch_pjrt_spmd.testing.distributed_suite.checkout import files_of
 from torch_pjrt_spmd.testing.distributed_suite.redirect import load_file
@@ -114,22 +112,10 @@ def test_a_file_is_read_for_this_device(tmp_path: Path, monkeypatch: pytest.Monk
 
 @pytest.mark.slow
 def test_each_kind_of_test_runs_and_one_that_fails_says_why(checkout: Path) -> None:
-    results = checkout / "results.jsonl"
-    command = ["-m", "torch_pjrt_spmd.testing.distributed_suite", "--checkout", str(checkout)]
-    run = subprocess.run(
-        [sys.executable, *command, "--results", str(results), "--once"],
-        check=False,
-        env={**os.environ, "TORCH_PJRT_CACHE_DIR": ""},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    run, results = run_suite(checkout, "--checkout", str(checkout), "--once")
 
     assert run.returncode == 1, run.stdout + run.stderr
-    outcomes = {}
-    for line in results.read_text().splitlines():
-        result = json.loads(line)
-        outcomes[result["test"].removeprefix("test_small::")] = result["outcome"]
+    outcomes = {test.removeprefix("test_small::"): outcome for test, outcome in results.items()}
     assert outcomes == {
         "TestTeam.test_sum": "passed",
         "TestTeam.test_of_four": "skipped",

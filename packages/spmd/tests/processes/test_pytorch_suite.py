@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from suite_runs import run_suite
 
 from torch_pjrt.testing.pytorch_suite.gaps import Gap
 from torch_pjrt.testing.pytorch_suite.outcomes import Outcome, Result
@@ -32,21 +29,9 @@ TESTS = (
 
 @pytest.mark.slow
 def test_some_of_pytorchs_tests_pass(tmp_path: Path) -> None:
-    results = tmp_path / "results.jsonl"
-    command = ["-m", "torch_pjrt_spmd.testing.distributed_suite", "distributed", "--tests", *TESTS]
-    run = subprocess.run(
-        [sys.executable, *command, "--results", str(results)],
-        check=False,
-        env={**os.environ, "TORCH_PJRT_CACHE_DIR": ""},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    run, results = run_suite(tmp_path, "distributed", "--tests", *TESTS)
     assert run.returncode == 0, run.stdout + run.stderr
-    outcomes = {}
-    for line in results.read_text().splitlines():
-        result = json.loads(line)
-        outcomes[result["test"].partition("::")[2]] = result["outcome"]
+    outcomes = {test.partition("::")[2]: outcome for test, outcome in results.items()}
     *passed, needs_four, of_nccl = TESTS
     assert outcomes == {
         **dict.fromkeys(passed, "passed"),
