@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import subprocess
@@ -221,6 +222,121 @@ def test_a_process_that_fails_is_not_waited_for(where: str, faulty: int, tmp_pat
 
     assert found == {faulty: "no room", 1 - faulty: f"Process {faulty} has failed: no room"}
     assert storage.storage_of(folder).complete() == []
+
+
+class InTurns:
+    """Threads of which one runs at a time, and which hand over where `storage.trace` is called."""
+
+    def __init__(self, schedule: list[tuple[str, int]]) -> None:
+        """schedule   who runs, and for how many boundaries; then each runs to its end, the first one last."""
+        self.schedule = schedule
+        self.changed = threading.Condition()
+        self.n_passed: dict[str, int] = {}
+        self.ended: set[str] = set()
+
+    def run(self, tasks: dict[str, Callable[[], None]]) -> None:
+        def of(name: str, task: Callable[[], None]) -> None:
+            with self.changed:
+                self.changed.wait_for(lambda: self._turn() == name)
+            try:
+                task()
+            finally:
+                with self.changed:
+                    self.ended.add(name)
+                    self.changed.notify_all()
+
+        self.names = list(tasks)
+        threads = [threading.Thread(target=of, args=one, name=one[0]) for one in tasks.items()]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+            assert not thread.is_alive()
+
+    def boundary(self, *event: object) -> None:
+        """Of the thread that calls it."""
+        name = threading.current_thread().name
+        with self.changed:
+            self.n_passed[name] = self.n_passed.get(name, 0) + 1
+            self.changed.notify_all()
+            self.changed.wait_for(lambda: self._turn() == name)
+
+    def _turn(self) -> str | None:
+        for name, until in self.schedule:
+            if name not in self.ended and self.n_passed.get(name, 0) < until:
+                return name
+        return next((name for name in reversed(self.names) if name not in self.ended), None)
+
+
+def told_if_first_fails(
+    kept: Any, folder: str, schedule: list[tuple[str, int]], patched: pytest.MonkeyPatch
+) -> tuple[str, InTurns]:
+    """What the second process is told if the first has no room, as they run in these turns."""
+    turns = InTurns(schedule)
+    patched.setattr(storage, "trace", turns.boundary)
+    second = replace(kept.job, rank=1, size=2, file="__1_0.distcp")
+    first = failed("step-1", kept.job.save, 0, 2, 600.0, "no room")
+    told: list[str] = []
+    left = iter(range(20))  # more looks than it needs once the first has ended
+
+    def fail() -> None:
+        perform(first, kept.plan, kept.content, storage.storage_of(folder), lambda: True)
+
+    def is_wanted() -> bool:
+        return "first" not in turns.ended or next(left, None) is not None
+
+    def write_and_wait() -> None:
+        try:
+            where = storage.storage_of(folder)
+            write(second, kept.plan, kept.content, where, is_wanted, turns.boundary)
+        except Exception as error:
+            told.append(f"{type(error).__name__}: {error}")
+
+    turns.run({"second": write_and_wait, "first": fail})
+    return told[-1], turns
+
+
+@pytest.mark.parametrize("where", ["disk", "memory"])
+def test_wherever_one_fails_another_is_told_why(
+    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second stops at each of its boundaries, and the first, which fails, at each of its own."""
+    kept = job_of(tmp_path / "kept", "step-1", 1)
+    n_tried = 0
+    for of_second in range(1, 12):
+        for of_first in range(1, 12):
+            name = f"{of_second}-{of_first}"
+            folder = f"{tmp_path}/{name}" if where == "disk" else f"memory://told/{name}"
+            schedule = [("second", of_second), ("first", of_first), ("second", 12)]
+            told, turns = told_if_first_fails(kept, folder, schedule, monkeypatch)
+            assert told == "Abandoned: Process 0 has failed: no room", (name, turns.n_passed)
+            assert storage.storage_of(folder).complete() == []
+            n_tried += 1
+    assert turns.n_passed["first"] < 12
+    assert n_tried == 121
+
+
+def test_a_disk_that_is_full_has_room_for_the_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = job_of(tmp_path / "kept", "step-1", 1)
+    jobs = [replace(kept.job, rank=rank, size=2, file=f"__{rank}_0.distcp") for rank in range(2)]
+    is_full = True
+
+    def trace(what: str, path: str) -> None:
+        nonlocal is_full
+        if what == "drop":
+            is_full = False
+        if is_full and what == "write":
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(storage, "trace", trace)
+    disk = storage.Disk(tmp_path)
+    assert "No space left" in str(perform(jobs[0], kept.plan, kept.content, disk, lambda: True))
+
+    told = perform(jobs[1], kept.plan, kept.content, disk, lambda: True)
+
+    assert told == "Process 0 has failed: OSError: [Errno 28] No space left on device"
 
 
 def test_random_kills_lose_nothing() -> None:

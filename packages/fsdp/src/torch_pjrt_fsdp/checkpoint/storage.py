@@ -49,8 +49,8 @@ class Storage(Protocol):
         """Where the files of a checkpoint that is complete are."""
         ...
 
-    def discard(self, place: str) -> None:
-        """Remove what could not be written to its end."""
+    def discard(self, place: str, but: str | None = None) -> None:
+        """Remove what could not be written to its end, except for a file of this name and what it lies in."""
         ...
 
     def make(self, place: str) -> None:
@@ -130,8 +130,14 @@ class Disk:
     def whole(self, name: str) -> str:
         return os.path.join(self.folder, name)
 
-    def discard(self, place: str) -> None:
-        self._remove_tree(place)
+    def discard(self, place: str, but: str | None = None) -> None:
+        if but is None:
+            self._remove_tree(place)
+            return
+        with suppress(FileNotFoundError), os.scandir(place) as found:
+            for entry in found:
+                if entry.name != but:
+                    self.drop(entry.path)
 
     def make(self, place: str) -> None:
         trace("make", place)
@@ -244,8 +250,13 @@ class Elsewhere:
     def whole(self, name: str) -> str:
         return f"{self.folder}/{name}"
 
-    def discard(self, place: str) -> None:
-        self._system.rm(place, recursive=True)
+    def discard(self, place: str, but: str | None = None) -> None:
+        if but is None:
+            self._system.rm(place, recursive=True)
+            return
+        for path in self._system.ls(place, detail=False):
+            if str(path).rstrip("/").rsplit("/", 1)[-1] != but:
+                self.drop(path)
 
     def make(self, place: str) -> None:
         trace("make", place)
@@ -295,7 +306,7 @@ class Elsewhere:
 
     def drop(self, path: str) -> None:
         trace("drop", path)
-        if self._system.exists(path):
+        with suppress(FileNotFoundError):
             self._system.rm_file(path)
 
 

@@ -218,21 +218,34 @@ def _failed(rank: int) -> str:
 
 
 def tell_others(job: Job, storage: Storage, fault: str) -> None:
-    """Leave word that this process has failed, where those look that wait for it.
+    """Leave word that this process has failed, where those look that wait for it, and remove what it wrote.
 
-    They wait for it if it is the first one, and the first one waits for all others, and fails then.
+    They wait for it if it is the first one, and the first one waits for all others, and fails then. The word
+    comes first, and the folder stays: another process that writes in it goes on to where it waits, and finds
+    the word there.
     """
     place = storage.place(job.name, job.save)
-    if job.rank == 0:
-        with suppress(Exception):
-            storage.discard(place)
-    elif job.file is not None:
-        with suppress(Exception):
-            storage.drop(f"{place}/{job.file}")
+    said = json.dumps({"save": job.save, "fault": fault}).encode()
+    try:
+        _leave_word(job, storage, place, said)
+    except Exception:  # a disk that is full has room once it is removed
+        _remove(job, storage, place)
+        _leave_word(job, storage, place, said)
+    else:
+        _remove(job, storage, place)
+
+
+def _leave_word(job: Job, storage: Storage, place: str, said: bytes) -> None:
     if job.size > 1:
         storage.make(place)
-        said = {"save": job.save, "fault": fault}
-        _write_small(storage, f"{place}/{_failed(job.rank)}", json.dumps(said).encode())
+        _write_small(storage, f"{place}/{_failed(job.rank)}", said)
+
+
+def _remove(job: Job, storage: Storage, place: str) -> None:
+    if job.rank == 0:
+        storage.discard(place, but=_failed(0) if job.size > 1 else None)
+    elif job.file is not None:
+        storage.drop(f"{place}/{job.file}")
 
 
 def _fault_of(storage: Storage, job: Job, rank: int) -> str | None:
