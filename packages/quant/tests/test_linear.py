@@ -112,6 +112,43 @@ def test_large_weights_go_by_tiles(rows):
     torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-4)
 
 
+#   what a row of 256 numbers has: rows that are hard for digits of fixed size
+HARD_ROWS: dict[str, Callable[[Tensor], Tensor]] = {
+    "random numbers": lambda x: x,
+    "one large number": lambda x: x.index_fill(-1, torch.tensor(3), 1e4),
+    "tiny numbers": lambda x: x * 1e-30,
+    "huge numbers": lambda x: x * 1e30,
+    "sizes of all kinds": lambda x: x * 10.0 ** torch.linspace(-20, 20, 256),
+    "zeros": torch.zeros_like,
+    "halves": lambda x: x.sign() * 63.5 / 127,
+}
+
+
+@pytest.mark.parametrize("count", [1, 2, 8, 9])
+@pytest.mark.parametrize("rows", HARD_ROWS)
+def test_few_rows_by_int8_are_as_exact_as_sums_of_float32(rows, count):
+    quantized = layer(Int8(), 256, 40, bias=False)
+    # Rows of one call have different sizes.
+    x = HARD_ROWS[rows](torch.randn(count, 256)) * 2.0 ** torch.arange(count)[:, None]
+
+    got = quantized.to("pjrt")(x.to("pjrt")).cpu().double()
+
+    weight = quantized.dequantized().cpu().double()
+    bound = x.abs().amax(-1, keepdim=True).double() * weight.abs().sum(-1) * 2**-22
+    assert ((got - x.double() @ weight.T).abs() <= bound).all()
+
+
+@pytest.mark.parametrize("number", [float("inf"), -float("inf"), float("nan"), 3e38])
+def test_rows_that_are_not_finite_give_what_the_cpu_gives(number):
+    quantized = layer(Int8())
+    x = torch.randn(3, 64).index_fill(-1, torch.tensor(5), number)
+    wanted = quantized(x)
+
+    got = quantized.to("pjrt")(x.to("pjrt")).cpu()
+
+    torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-5, equal_nan=True)
+
+
 @pytest.mark.slow("rows")
 @pytest.mark.parametrize("name", CONFIGS)
 def test_bfloat16_stays(name):
