@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch._dynamo.backends.common import aot_autograd
 
+from torch_pjrt_dynamo import fake_products
 from torch_pjrt_dynamo.bodies_of_backward import copying_what_is_handed_on
 from torch_pjrt_dynamo.bucket_sizes import Buckets
 from torch_pjrt_dynamo.bucketed import BucketedGraph, varies
@@ -24,6 +25,8 @@ from torch_pjrt_dynamo.setup import set_up
 from torch_pjrt_dynamo.shared_keys import share_keys
 
 _ALL = 1 << 30  # results
+
+fake_products.register()  # when `torch.compile` looks for the backend: before it traces
 
 
 def pjrt(

@@ -190,9 +190,35 @@ PATCHES = (
         "transformers.masks",
         ("transformers.masking_utils",),
         "for_transformers.masks:install",
-        "masks of padding that came from the host are known to be ones, or not, without a read",
+        "masks of padding that came from the host, or that a model has made of ones, are known to be ones, "
+        "or not, without a read",
         "each forward reads its mask, and ends a program there",
         "collators say whether they have padded",
+    ),
+    Patch(
+        "transformers.positions",
+        ("transformers.masking_utils",),
+        "for_transformers.positions:install",
+        "positions that a model has counted itself are known to be those of one sequence, without a read",
+        "without a mask each forward reads its positions, and ends a program there",
+        "models ask no positions that they have made themselves",
+    ),
+    Patch(
+        "transformers.padding_warning",
+        ("transformers.modeling_utils",),
+        "for_transformers.padding_warning:install",
+        "whether tokens without a mask are padded is looked at in the first forward of a model",
+        "GPT-2 and some others read their tokens in each forward, for a warning that is given once",
+        "the look ends once the warning was given, or after a few batches",
+    ),
+    Patch(
+        "transformers.experts",
+        ("transformers.integrations.moe",),
+        "for_transformers.experts:install",
+        "compiled layers of experts take `grouped_mm` on `pjrt`, whatever their dtype",
+        "each compiled layer of experts in float32 reads where its groups end, and its backward runs on the "
+        "CPU",
+        '`_can_use_grouped_mm` asks for `"cpu"` and `"cuda"`, whose compilers lack it, alone',
     ),
     Patch(
         "transformers.random_states",

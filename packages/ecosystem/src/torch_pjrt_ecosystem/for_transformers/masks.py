@@ -1,7 +1,8 @@
 """Whether a mask of padding leaves anything out: known without a read for one that came from the host.
 
 Models ask it of each mask, and leave out a mask that does nothing. Integers that came from the host have a
-known range: where the least is 1, nothing is padding; where it is 0, something is.
+known range: where the least is 1, nothing is padding; where it is 0, something is. And a model that was given
+no mask may make one of ones.
 """
 
 from __future__ import annotations
@@ -11,9 +12,13 @@ from typing import Any
 
 import torch
 
+from torch_pjrt_ecosystem.for_transformers.recorded import nodes_behind
 from torch_pjrt_ecosystem.replacing import wrap
 
 _KNOWN = "_pjrt_leaves_nothing_out"
+_ONES = ("aten.ones.default", "aten.new_ones.default", "aten.ones_like.default")
+# What holds ones alone where its input does.
+_KEPT = ("aten._to_copy.default", "aten.repeat.default", "pjrt.read")
 
 
 def install(masking_utils: Any) -> None:
@@ -32,12 +37,19 @@ def is_all_ones(mask: object) -> bool | None:
         return None
     buffer = buffer_of(mask)
     if buffer.padded is not None or not isinstance(value := buffer.value, Uploaded):
-        return None
+        return True if _was_made_of_ones(mask) else None
     least, most = value.range
     if least > 0 or most < 0:
         return True
     is_whole = mask.numel() == value.spec.numel
     return False if is_whole and 0 in (least, most) else None
+
+
+def _was_made_of_ones(mask: torch.Tensor) -> bool:
+    for node in nodes_behind(mask):
+        if (name := str(node.op)) not in _KEPT:
+            return name in _ONES
+    return False
 
 
 def _preprocess(
