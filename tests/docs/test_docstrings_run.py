@@ -46,7 +46,7 @@ WITHOUT_EXAMPLE = {
         PartsLater Program ProgramHooks RecordedStep Refusal Uploaded call_pinned choose_run
         computed_again create_empty_tensor deferred_checks deferred_checks_of each_collective
         joined_run keep_dynamo_out note_lines number_key padding placed precision_in_force
-        program_chips run_pending set_partitioner state target_chips traced upload_parts
+        run_pending set_partitioner state target_chips traced upload_parts
         with_precision
         """,
 }

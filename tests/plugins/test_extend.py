@@ -84,6 +84,31 @@ def _counted_up(x: jax.Array) -> jax.Array:
     return x + jnp.arange(len(x))
 
 
+lowerings: list[Any] = []
+
+
+@torch.library.custom_op("extend_test::plus_sines", mutates_args=())
+def plus_sines(x: torch.Tensor) -> torch.Tensor:
+    raise AssertionError("its body ran")
+
+
+@plus_sines.register_fake
+def _(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+def sines_of(module: Any) -> int:
+    return str(module).count("stablehlo.sine")
+
+
+@extend.lowers(torch.ops.extend_test.plus_sines.default)
+def _plus_sines(x: jax.Array) -> jax.Array:
+    """The array, and how many sines its program has."""
+    now = extend.lowering_now()
+    lowerings.append((now.n_asked, found := now.ask(sines_of)))
+    return x + (0 if found is None else found)
+
+
 @pytest.fixture(autouse=True)
 def no_bodies() -> Iterator[None]:
     bodies.clear()
@@ -141,6 +166,18 @@ def test_random_rule_draws_from_the_generator_of_the_device():
 
 def test_rule_without_x64_has_32_bits():
     assert counted_up(torch.zeros(3, device="pjrt")).tolist() == [0, 1, 2]
+
+
+def test_rule_that_asks_of_its_program_is_told_when_it_is_lowered_again(compiled: Count):
+    lowerings.clear()
+    x = torch.zeros(3, device="pjrt")
+
+    y = plus_sines(plus_sines(x.sin()) * x.sin().sin())
+
+    assert y.tolist() == [2, 2, 2]  # equal ones are merged
+    assert lowerings == [(0, None), (1, None), (0, 2), (1, 2)]
+    assert compiled() == 1
+    assert (extend.lowering_now().n_asked, len(extend.lowering_now().chips)) == (0, 1)
 
 
 def test_wrong_call_raises_what_the_fake_kernel_raises():

@@ -39,7 +39,7 @@ NAMES = {
 OWNED = """
 aot.targets._known autoload._loading
 plugin.processes._run plugin.steady_line._silent
-client.client._running client.memory._peak client.partition.chosen client.wait._last
+client.client._running client.lowering_now._here client.memory._peak client.partition.chosen client.wait._last
 compile.fingerprint._grounds compile.foreign_calls._set_up compile.hooks.hooks
 compile.likely_inputs._recent compile.programs._programs compile.saved._stores data.loader._loops
 device.autocast._cast_parameters device.autocast._libraries device.autocast._set_up_in

@@ -17,7 +17,8 @@ from torch_pjrt.aot.layouts import Layout, layout_of
 from torch_pjrt.aot.recording import RecordedStep, recorded
 from torch_pjrt.aot.targets import described
 from torch_pjrt.client import partition
-from torch_pjrt.client.client import Client, acting_as, lowering_for, suited
+from torch_pjrt.client.client import Client, acting_as, suited
+from torch_pjrt.client.lowering_now import chips_of, lowered
 from torch_pjrt.client.shardings import stack_of as sharding_of_stack
 from torch_pjrt.compile.build import function_of
 from torch_pjrt.compile.numbers import NumberPlan
@@ -107,16 +108,15 @@ def _lowered(there: Client, ahead: RecordedStep, graph: Graph, layout: Layout) -
         jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=True, sharding=layout.whole)
         for a in plan.arguments(tape)
     ]
-    jitted = jax.jit(
+    return lowered(
         function,
+        arguments,
+        chips_of([*layout.inputs, layout.whole]),
+        there.prepare,
         donate_argnums=boundary.donated,
         keep_unused=True,
         out_shardings=layout.whole if results is None else results,
     )
-    with lowering_for(len(layout.whole.device_set)):
-        lowered = jitted.lower(*arguments)
-    there.prepare(lowered)
-    return lowered
 
 
 def _told(target: str) -> AbstractContextManager[None]:

@@ -16,6 +16,7 @@ import numpy as np
 from torch_pjrt import dtypes
 from torch_pjrt.client import partition
 from torch_pjrt.client.elsewhere import is_elsewhere_too, own_parts
+from torch_pjrt.client.lowering_now import chips_of, lowered
 from torch_pjrt.errors import CompileError, DeviceError, NoDevice
 from torch_pjrt.interrupts.quiet import quiet
 from torch_pjrt.interrupts.signals import install
@@ -117,17 +118,17 @@ class Client:
         shardings: Any = None,
     ) -> Any:
         """The `jax.stages.Lowered` of the function; `arguments` have the shapes and dtypes of its own."""
-        jitted = jax.jit(
-            function,
-            donate_argnums=tuple(donate),
-            keep_unused=True,
-            # Says where to run for programs without inputs, which would go to JAX's default device.
-            out_shardings=shardings or jax.sharding.SingleDeviceSharding(self.chip),
-        )
-        with quiet(), lowering_for(_n_chips(arguments)):
-            lowered = jitted.lower(*arguments)
-        self.prepare(lowered)
-        return lowered
+        with quiet():
+            return lowered(
+                function,
+                arguments,
+                chips_of(arguments),
+                self.prepare,
+                donate_argnums=tuple(donate),
+                keep_unused=True,
+                # Says where to run for programs without inputs, which would go to JAX's default device.
+                out_shardings=shardings or jax.sharding.SingleDeviceSharding(self.chip),
+            )
 
     def prepare(self, lowered: Any) -> None:
         """Have the device, and who spreads arrays over chips, change what JAX lowered."""
@@ -179,13 +180,9 @@ def telling_of_exhaustion(doing: str) -> Iterator[None]:
 
 
 class _Here(threading.local):
-    """On this thread: a client of chips that are not there, while something is compiled for it.
-
-    program_chips   on how many chips the program runs that is being lowered.
-    """
+    """On this thread: a client of chips that are not there, while something is compiled for it."""
 
     acting: Client | None = None
-    program_chips: int = 1
 
 
 class _Running:
@@ -222,29 +219,6 @@ def client() -> Client:
             hint="let DataLoader workers make CPU tensors, or start processes by 'spawn'",
         )
     return found
-
-
-@contextmanager
-def lowering_for(n_chips: int) -> Iterator[None]:
-    """While the block runs, rules are told that their program is for so many chips."""
-    before, _here.program_chips = _here.program_chips, n_chips
-    try:
-        yield
-    finally:
-        _here.program_chips = before
-
-
-def program_chips() -> int:
-    """On how many chips the program runs that a rule is called for; XLA splits it, where these are several.
-
-    A rule asks that calls a kernel, which XLA cannot split.
-    """
-    return _here.program_chips
-
-
-def _n_chips(arguments: Any) -> int:
-    shardings = [getattr(x, "sharding", None) for x in jax.tree.leaves(arguments)]
-    return max((len(s.device_set) for s in shardings if s is not None), default=1)
 
 
 @contextmanager

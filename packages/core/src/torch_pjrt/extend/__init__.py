@@ -79,7 +79,9 @@ The process:
 
     start               start the device and register its kernels
     chosen_device_name  the device that would be started, by name: "CPU", "TPU"
-    client              the device at work; program_chips: how many chips the program is for whose rules run
+    client              the device at work
+    program_chips       how many chips the program is for whose rules run; lowering_now: that program, of
+                        which a rule may ask how its operands lie: a ProgramLowering
     choose_run          which run of several processes it is to start as a part of: a `Processes` of
                         `torch_pjrt.plugin`; joined_run: the one that it has joined
     jax_dtype           what a dtype of PyTorch's is to JAX
@@ -104,7 +106,8 @@ if TYPE_CHECKING:
     from torch_pjrt.aot.compiled import each_collective
     from torch_pjrt.aot.recording import RecordedStep, recorded
     from torch_pjrt.aot.targets import target_chips
-    from torch_pjrt.client.client import client, program_chips
+    from torch_pjrt.client.client import client
+    from torch_pjrt.client.lowering_now import ProgramLowering, lowering_now, program_chips
     from torch_pjrt.client.partition import Output, Partitioner, set_partitioner
     from torch_pjrt.client.placing import placed
     from torch_pjrt.compile.fingerprint import outline
@@ -202,6 +205,7 @@ __all__ = [
     "PartsLater",
     "Program",
     "ProgramHooks",
+    "ProgramLowering",
     "RecordedStep",
     "Refusal",
     "StandIn",
@@ -244,6 +248,7 @@ __all__ = [
     "joined_run",
     "keep_dynamo_out",
     "lazy_attribute",
+    "lowering_now",
     "lowers",
     "note_lines",
     "number_key",
@@ -304,7 +309,8 @@ _WHERE = {
     "observe.tables": "Table",
     "compile.hooks": "ProgramHooks add_program_hooks",
     "passes.merge_equal": "number_key",
-    "client.client": "client program_chips",
+    "client.client": "client",
+    "client.lowering_now": "ProgramLowering lowering_now program_chips",
     "client.partition": "Output Partitioner set_partitioner",
     "client.placing": "placed",
     "aot.compiled": "each_collective",

@@ -15,9 +15,9 @@ import jax
 import numpy as np
 from jax import lax
 
-from torch_pjrt.extend import program_chips
 from torch_pjrt.plugin import client
-from torch_pjrt_kernels.own.on_chip import traced_on_the_chip
+from torch_pjrt_kernels.own.rule_of_dims import SplittingRule
+from torch_pjrt_kernels.own.sharding import on_chips
 
 if TYPE_CHECKING:
     from torch_pjrt_kernels.attention.choice import Problem
@@ -27,6 +27,9 @@ Array = jax.Array
 _LANES = 128
 _LARGEST_BLOCK = 512
 _WIDTHS = (64, 128, 192, 256)
+# Over several chips each computes its batches and its heads, those of queries beside those of their keys.
+_QKV, _OUT, _SEGMENTS = "b (n g) q w, b n k w, b n k v", "b (n g) q v", ", b q"
+_SPLIT = ("b", "n")
 
 
 def objection(problem: Problem, dtype: str, *, has_bias: bool, dropout_p: float) -> str | None:
@@ -82,8 +85,12 @@ def objection_of_the_chip() -> str | None:
     at_work = client()
     if at_work.chip.platform != "tpu":
         return f"it is for TPUs, not for {at_work.device.name}"
-    if program_chips() > 1 and jax.sharding.get_abstract_mesh().empty:
-        return f"XLA splits the program over {program_chips()} chips, and cannot split a kernel"
+    mesh = jax.sharding.get_abstract_mesh()
+    if not mesh.empty and mesh.auto_axes:
+        left = ", ".join(mesh.auto_axes)
+        return (
+            f"it is mapped over some axes, and XLA cannot split a kernel along the others: {left}"
+        )
     return None
 
 
@@ -98,7 +105,8 @@ def forward(
         out, (logsumexp,) = jax.vmap(kernel)(q, k, v, *_segments(*rest))
         return out, logsumexp
 
-    return traced_on_the_chip(run, _scaled(query, scale), key, value, *_narrow(segments))
+    given = (_scaled(query, scale), key, value, *_narrow(segments))
+    return on_chips(run, _rule(_QKV, segments, f"{_OUT}, b (n g) q"), *given)
 
 
 def backward(
@@ -114,8 +122,14 @@ def backward(
 
     grad = lax.convert_element_type(grad_out, query.dtype)
     given = (grad, _scaled(query, scale), key, value, *_narrow(segments))
-    found = traced_on_the_chip(run, *given)
+    found = on_chips(run, _rule(f"{_OUT}, {_QKV}", segments, _QKV), *given)
     return _scaled(found[0], scale), found[1], found[2]
+
+
+def _rule(arrays: str, segments: Array | None, results: str) -> SplittingRule:
+    text = f"{arrays}{'' if segments is None else _SEGMENTS} -> {results}"
+    left, _, right = text.partition("->")
+    return SplittingRule.parsed(text, left.count(",") + 1, right.count(",") + 1, _SPLIT)
 
 
 def _scaled(x: Array, scale: Any) -> Array:

@@ -17,7 +17,8 @@ from torch_pjrt.errors import LoweringError, PluginError
 from torch_pjrt.extend import jax_dtype, lowers
 from torch_pjrt.plugin import rules
 from torch_pjrt_kernels.own.on_chip import shapes_of, traced_on_the_chip
-from torch_pjrt_kernels.own.sharding import SplittingRule, split, splits
+from torch_pjrt_kernels.own.rule_of_dims import SplittingRule
+from torch_pjrt_kernels.own.sharding import split, splits
 from torch_pjrt_kernels.own.signature import OpSignature, Parameter, signature_of
 
 Function = Callable[..., Any]
@@ -54,10 +55,10 @@ def pallas_op(
                  `function` takes, and gives one for each array among these, or None.
     gradient_of  instead of it, a function that computes the same and that JAX can differentiate. Where
                  neither is given, JAX differentiates `function`: not all Pallas kernels can be.
-    sharding_rule  names of the dims of each array, and of each result: "b s d, d -> b s d". Over several
-                 chips the call is then split along those that all results have, and its gradient summed where
-                 it lacks one; the others are whole on each chip. Without it, and on TPUs, XLA splits what is
-                 no kernel; a compiled kernel must then be in `torch_pjrt_spmd.shard_map`.
+    sharding_rule  names of the dims of each array, and of each result: "b s d, d -> b s d"; "b (n g)" has a
+                 dim of two. Over several chips the call is then split along those that all results have, and
+                 its gradient summed where it lacks one; the others are whole on each chip. Without it XLA
+                 splits what is no kernel; a compiled kernel must then be in `torch_pjrt_spmd.shard_map`.
     fingerprint  a text that changes whenever it computes something else. Without one, its programs are kept
                  on disk only if `function` is a module's own, and no closure.
 

@@ -1,85 +1,49 @@
-"""How a kernel is split over chips: `b s d, d -> b s d` says which dims of its arrays are the same.
+"""A kernel in a program that XLA splits over chips: each chip computes its own parts, without an exchange.
 
-The notation is that of Shardy's rules (`jax.experimental.custom_partitioning`). XLA asks how each call is to
-be split when it partitions the program; each chip then computes its own parts, without an exchange.
+XLA cannot split what a kernel computes, so the call is a `shard_map`, and for that it must be known how its
+arrays will lie. A program with such calls is lowered twice. The first time a call is a custom call with a
+rule of Shardy's, and Shardy, which XLA splits programs by, spreads the program's shardings through all of it.
+The second time each call is mapped over the axes along which its arrays then lie.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
-from jax.sharding import NamedSharding, PartitionSpec, get_abstract_mesh
+import numpy as np
+from jax.sharding import Mesh, PartitionSpec, get_abstract_mesh
 
-from torch_pjrt.errors import LoweringError
-from torch_pjrt.extend import program_chips
-from torch_pjrt.plugin import client
+from torch_pjrt.extend import lowering_now, program_chips
+from torch_pjrt_kernels.own.on_chip import traced_on_the_chip
+from torch_pjrt_kernels.own.rule_of_dims import Dims, SizedRule, SplittingRule
 
 Array = jax.Array
-Dims = tuple[str, ...]
+Spec = tuple[tuple[str, ...], ...]  # of each dim the axes along which it is split
+
+_CALL = "torch_pjrt_kernels.call"
 
 
 @dataclass(frozen=True, slots=True)
-class SplittingRule:
-    """Names for the dims of each array that is given, and of each result.
+class Lying:
+    """How the arrays of a call lie, and then its results: on a mesh of these axes."""
 
-    Arrays are split along a dim whose name all results have, and some array; the others are kept whole.
-    `names_split` says for a gradient along which instead: where it lacks one the parts are added up.
-    """
-
-    arrays: tuple[Dims, ...]
-    results: tuple[Dims, ...]
-    names_split: frozenset[str] | None = None
-
-    @classmethod
-    def parsed(cls, text: str, n_arrays: int, n_results: int) -> SplittingRule:
-        """Read from `i j, j -> i j`. Raises `LoweringError` where it has not one part for each array."""
-        left, arrow, right = text.partition("->")
-        arrays, results = (
-            tuple(tuple(part.split()) for part in side.split(",")) for side in (left, right)
-        )
-        names = [name for dims in (*arrays, *results) for name in dims]
-        fits = (len(arrays), len(results)) == (n_arrays, n_results)
-        if not arrow or not fits or not all(name.isidentifier() for name in names):
-            raise LoweringError(
-                "The sharding rule of a kernel does not fit its arrays.",
-                saw=repr(text),
-                expected=f"names of dims for {n_arrays} arrays -> for {n_results} results, "
-                "as in `i j, j -> i j`",
-            )
-        return cls(arrays, results)
-
-    def split_names(self) -> frozenset[str]:
-        """The names along which arrays may be split."""
-        if self.names_split is not None:
-            return self.names_split
-        given = {name for dims in self.arrays for name in dims}
-        return frozenset(given.intersection(*map(set, self.results)))
-
-    def of_gradient(self) -> SplittingRule:
-        """The rule of the backward: of the results' gradients and the arrays, the arrays' gradients."""
-        return SplittingRule((*self.results, *self.arrays), self.arrays, self.split_names())
-
-    def batched(self, dims: Sequence[int]) -> SplittingRule:
-        """The rule with a batch at these dims of the arrays, -1 where there is none, and first in results."""
-        batch = "batch_of_vmap"
-        arrays = [
-            d if at < 0 else (*d[:at], batch, *d[at:])
-            for d, at in zip(self.arrays, dims, strict=True)
-        ]
-        return SplittingRule(tuple(arrays), tuple((batch, *d) for d in self.results))
-
-    def of_these(self, present: Sequence[bool]) -> SplittingRule:
-        """The rule of a call that lacks some arrays."""
-        given = [d for d, p in zip(self.arrays, present, strict=True) if p]
-        return SplittingRule(tuple(given), self.results, self.names_split)
+    axes: dict[str, int]
+    specs: tuple[Spec, ...]
 
 
 def splits() -> bool:
-    """Whether XLA splits the program that is made now, and asks how."""
-    return program_chips() > 1 and get_abstract_mesh().empty and client().chip.platform != "tpu"
+    """Whether XLA splits the program that is made now: outside of any `shard_map`."""
+    return program_chips() > 1 and get_abstract_mesh().empty
+
+
+def on_chips(function: Callable[..., Any], rule: SplittingRule, *arrays: Array) -> Any:
+    """What a kernel gives, traced for the chip; of arrays that XLA would split, on each chip of its parts."""
+    traced = partial(traced_on_the_chip, function)
+    return split(traced, rule, arrays) if splits() else traced(*arrays)
 
 
 def split(function: Callable[..., Any], rule: SplittingRule, arrays: Sequence[Array]) -> Any:
@@ -87,74 +51,171 @@ def split(function: Callable[..., Any], rule: SplittingRule, arrays: Sequence[Ar
 
     Raises `LoweringError` for arrays that have other dims than the rule says.
     """
-    from jax.experimental.custom_partitioning import custom_partitioning
-
     shapes = jax.eval_shape(function, *arrays)
     leaves, structure = jax.tree.flatten(shapes)
-    _check(rule.arrays, arrays)
-    # The gradient of an array of integers has no elements.
-    results = [
-        ("nothing",) if rule.names_split is not None and x.shape == (0,) else dims
-        for dims, x in zip(rule.results, leaves, strict=True)
+    sized = rule.of_shapes([x.shape for x in arrays], [x.shape for x in leaves])
+    now = lowering_now()
+    number = now.n_asked
+    calls = now.ask(how_calls_lie)
+    if calls is None:
+        stand_in = jax.ffi.ffi_call(_CALL, leaves)
+        found = stand_in(*arrays, number=np.int32(number), rule=sized.of_shardy())
+        return jax.tree.unflatten(structure, found)
+    return _mapped(function, sized, arrays, calls.get(number), now.chips)
+
+
+def _mapped(
+    function: Callable[..., Any],
+    sized: SizedRule,
+    arrays: Sequence[Array],
+    lying: Lying | None,
+    chips: Sequence[Any],
+) -> Any:
+    rule, axes, sizes = sized.rule, {}, {"chips": len(chips)}
+    if lying is not None:
+        axes, sizes = sized.axes_of_names(lying.specs, lying.axes), lying.axes
+    mesh = Mesh(np.array(chips).reshape(*sizes.values()), tuple(sizes))
+
+    def specs(arrays: Sequence[Dims]) -> tuple[PartitionSpec, ...]:
+        return tuple(PartitionSpec(*(axes.get(dim[0]) for dim in dims)) for dims in arrays)
+
+    def on_chip(*parts: Array) -> tuple[Array, ...]:
+        found = jax.tree.leaves(function(*parts))
+        return tuple(_summed(x, dims, axes) for x, dims in zip(found, rule.results, strict=True))
+
+    structure = jax.tree.structure(jax.eval_shape(function, *arrays))
+    mapped = jax.shard_map(
+        on_chip, mesh=mesh, in_specs=specs(rule.arrays), out_specs=specs(rule.results),
+        check_vma=False,
+    )  # fmt: skip
+    return jax.tree.unflatten(structure, mapped(*arrays))
+
+
+def _summed(x: Array, dims: Dims, axes: dict[str, tuple[str, ...]]) -> Array:
+    names = {dim[0] for dim in dims}
+    over = [a for name, of in axes.items() if name not in names for a in of]
+    return jax.lax.psum(x, tuple(over)) if over and x.size else x
+
+
+def how_calls_lie(module: Any) -> dict[int, Lying]:
+    """Of each call in a program, by its number, how its arrays and results will lie; as Shardy says."""
+    from jax.extend.mlir import ir
+    from jaxlib.mlir.passmanager import PassManager
+
+    with module.context, ir.Location.unknown():
+        copy = module.operation.clone()
+        for call in _calls_in(copy):
+            text = ir.StringAttr(_of_call(call, "rule")).value
+            call.attributes["sdy.sharding_rule"] = ir.Attribute.parse(text)
+        PassManager.parse("builtin.module(sdy-propagation-pipeline)").run(copy)
+        meshes = {
+            op.attributes["sym_name"].value: _axes_of(op.attributes["mesh"])
+            for op in copy.regions[0].blocks[0].operations
+            if op.operation.name == "sdy.mesh"
+        }
+        found: dict[int, Lying] = {}
+        for call in _calls_in(copy):
+            number = ir.IntegerAttr(_of_call(call, "number")).value
+            lying = _lying(call, meshes)
+            if lying is not None:
+                found.setdefault(
+                    number, lying
+                )  # a function that is called twice may be there twice
+        return found
+
+
+def _calls_in(operation: Any) -> list[Any]:
+    return [
+        op
+        for op in _operations_in(operation)
+        if op.name == "stablehlo.custom_call" and op.attributes["call_target_name"].value == _CALL
     ]
-    _check(results, leaves)
-    whole = SplittingRule(rule.arrays, tuple(results), rule.names_split)
-    # In the order in which the rule names them: Shardy verifies that.
-    named = dict.fromkeys(name for dims in (*rule.arrays, *results) for name in dims)
-    kept = tuple(name for name in named if name not in whole.split_names())
 
-    def partition(mesh: Any, given: Any, wanted: Any) -> Any:
-        axes = _axes_of_names(whole, [*given, *jax.tree.leaves(wanted)], mesh)
 
-        def spread(dims: Dims) -> NamedSharding:
-            return NamedSharding(mesh, PartitionSpec(*(axes.get(name) for name in dims)))
+def _operations_in(operation: Any) -> Iterator[Any]:
+    for region in operation.regions:
+        for block in region.blocks:
+            for op in block.operations:
+                yield op.operation
+                yield from _operations_in(op.operation)
 
-        def on_chip(*parts: Array) -> Any:
-            found = jax.tree.leaves(function(*parts))
-            sums = [_summed(x, dims, axes) for x, dims in zip(found, results, strict=True)]
-            return jax.tree.unflatten(structure, sums)
 
-        out = jax.tree.unflatten(structure, [spread(dims) for dims in results])
-        return mesh, on_chip, out, tuple(spread(dims) for dims in whole.arrays)
+def _of_call(call: Any, name: str) -> Any:
+    from jax.extend.mlir import ir
 
-    def _summed(x: Array, dims: Dims, axes: dict[str, Any]) -> Array:
-        over = [a for name, of in axes.items() if name not in dims for a in of]
-        return jax.lax.psum(x, tuple(over)) if over and x.size else x
+    return ir.DictAttr(call.attributes["mhlo.backend_config"])[name]
 
-    partitioned = custom_partitioning(function)
-    partitioned.def_partition(
-        partition=partition, sharding_rule=_text(whole), need_replication_factors=kept
+
+def _axes_of(mesh: Any) -> dict[str, int]:
+    from jax.extend.mlir.dialects import sdy
+
+    axes = map(sdy.MeshAxisAttr, sdy.MeshAttr(mesh).axes)
+    return {axis.name: axis.size for axis in axes}
+
+
+def _lying(call: Any, meshes: dict[str, dict[str, int]]) -> Lying | None:
+    """None where nothing of it is spread."""
+    values = [*map(_sharding_of, call.operands), *_shardings(call)]
+    ranks = [len(x.type.shape) for x in (*call.operands, *call.results)]
+    values += [None] * (len(ranks) - len(values))
+    name = next((value[0] for value in values if value is not None), None)
+    if name is None:
+        return None
+    specs = tuple(
+        value[1] if value is not None and value[0] == name else ((),) * rank
+        for value, rank in zip(values, ranks, strict=True)
     )
-    return partitioned(*arrays)
+    return Lying(meshes[name], specs)
 
 
-def _axes_of_names(rule: SplittingRule, shaped: Sequence[Any], mesh: Any) -> dict[str, Any]:
-    """Along which axes of the mesh arrays are split by each name; an axis serves one name."""
-    found: dict[str, Any] = {}
-    for dims, x in zip((*rule.arrays, *rule.results), shaped, strict=True):
-        spec = getattr(x.sharding, "spec", ())
-        for name, entry, size in zip(dims, spec, x.shape, strict=False):
-            axes = entry if isinstance(entry, tuple) else (entry,)
-            if entry is None or name in found or name not in rule.split_names():
-                continue
-            n, used = 1, {a for of in found.values() for a in of}
-            for axis in axes:
-                n *= mesh.shape[axis]
-            if size % n == 0 and not used.intersection(axes):
-                found[name] = axes
-    return found
+def _sharding_of(value: Any) -> tuple[str, Spec] | None:
+    """The mesh of a value, by name, and its spec."""
+    from jax.extend.mlir import ir
+
+    owner = value.owner
+    if isinstance(owner, ir.Block):
+        n, owner = ir.BlockArgument(value).arg_number, owner.owner
+        if owner.name == "func.func":
+            if "arg_attrs" not in owner.attributes:
+                return None
+            given = ir.DictAttr(ir.ArrayAttr(owner.attributes["arg_attrs"])[n])
+            return _read(given["sdy.sharding"]) if "sdy.sharding" in given else None
+    else:
+        n = ir.OpResult(value).result_number
+    if owner.name == "sdy.reshard":
+        return _read(owner.attributes["sharding"])
+    found = _shardings(owner)
+    return found[n] if n < len(found) else None
 
 
-def _check(expected: Sequence[Dims], arrays: Sequence[Any]) -> None:
-    for dims, x in zip(expected, arrays, strict=True):
-        if len(dims) != len(x.shape):
-            raise LoweringError(
-                "The sharding rule of a kernel has other dims than its array.",
-                saw=str(list(x.shape)),
-                expected=" ".join(dims),
-            )
+def _shardings(op: Any) -> list[tuple[str, Spec] | None]:
+    from jax.extend.mlir.dialects import sdy
+
+    if "sdy.sharding" not in op.attributes:
+        return []
+    return [
+        _read(x) for x in sdy.TensorShardingPerValueAttr(op.attributes["sdy.sharding"]).shardings
+    ]
 
 
-def _text(rule: SplittingRule) -> str:
-    sides = (", ".join(" ".join(d) for d in side) for side in (rule.arrays, rule.results))
-    return " -> ".join(sides)
+def _read(attribute: Any) -> tuple[str, Spec] | None:
+    from jax.extend.mlir import ir
+    from jax.extend.mlir.dialects import sdy
+
+    sharding = sdy.TensorShardingAttr(attribute)
+    if not isinstance(sharding.mesh_or_ref, ir.FlatSymbolRefAttr):
+        return None
+    dims = map(sdy.DimensionShardingAttr, sharding.dimension_shardings)
+    return sharding.mesh_or_ref.value, tuple(_whole_axes(dim) for dim in dims)
+
+
+def _whole_axes(dim: Any) -> tuple[str, ...]:
+    """The axes of a dim before the first that it is split along in part only."""
+    from jax.extend.mlir.dialects import sdy
+
+    found: list[str] = []
+    for axis in map(sdy.AxisRefAttr, dim.axes):
+        if axis.sub_axis_info is not None:
+            break
+        found.append(axis.name)
+    return tuple(found)

@@ -10,12 +10,15 @@ import jax
 import numpy as np
 
 from torch_pjrt_kernels.attention.tpu import objection_of_the_chip
-from torch_pjrt_kernels.own.on_chip import traced_on_the_chip
+from torch_pjrt_kernels.own.rule_of_dims import SplittingRule
+from torch_pjrt_kernels.own.sharding import on_chips
 
 Array = jax.Array
 _LANES = 128
 _PAGES_OF_BLOCK, _QUERIES_OF_BLOCK = 16, 32
 _VMEM_BYTES = 32 * 2**20
+# Over several chips each has some key heads, with their values, and the query heads of these.
+_RULE = "t (n g) w, pages size (n 2) w, s, s most, starts -> t (n g) w"
 _MODULE = "jax.experimental.pallas.ops.tpu.ragged_paged_attention"
 
 
@@ -64,4 +67,4 @@ def ragged_paged_attention(
         )  # fmt: skip
 
     whole = [x.astype("int32") for x in (lengths, page_table, query_starts)]
-    return traced_on_the_chip(run, query, pages, *whole)
+    return on_chips(run, SplittingRule.parsed(_RULE, 5, 1, ("n",)), query, pages, *whole)

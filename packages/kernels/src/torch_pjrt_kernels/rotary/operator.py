@@ -12,7 +12,8 @@ from torch_pjrt.plugin import rules
 from torch_pjrt_kernels.attention.choice import KERNEL, LOOPS, Way, first_without
 from torch_pjrt_kernels.attention.tpu import objection_of_the_chip
 from torch_pjrt_kernels.one_node import one_node
-from torch_pjrt_kernels.own.on_chip import traced_on_the_chip
+from torch_pjrt_kernels.own.rule_of_dims import SplittingRule
+from torch_pjrt_kernels.own.sharding import on_chips
 from torch_pjrt_kernels.rotary import rotary_tpu
 
 Tensor = torch.Tensor
@@ -85,7 +86,10 @@ def _rule(input: Any, cos: Any, sin: Any, back: bool) -> Any:
 
     if way_of(input, cos, sin).name == KERNEL:
         tables = [x.reshape(-1, *x.shape[-2:]) for x in (cos, sin)]
-        return traced_on_the_chip(partial(rotary_tpu.turned, back=bool(back)), input, *tables)
+        of_table = f"{'b' if len(tables[0]) == len(input) else 'one'} p w"
+        rule = f"b h p w, {of_table}, {of_table} -> b h p w"
+        split = SplittingRule.parsed(rule, 3, 1, ("b", "h", "p"))
+        return on_chips(partial(rotary_tpu.turned, back=bool(back)), split, input, *tables)
     wide = rules.opmath(input.dtype)
     x, c, s = (t.astype(wide) for t in (input, cos, sin))
     c, s = (jnp.expand_dims(t, -3) for t in (c, s))
