@@ -92,6 +92,7 @@ FIRST_AS_FIRST = frozenset(
         aten._batch_norm_with_update_functional.default,
         aten._native_batch_norm_legit.no_stats,
         aten._native_batch_norm_legit_functional.default,
+        aten._native_batch_norm_legit_no_training.default,
     )
 )
 

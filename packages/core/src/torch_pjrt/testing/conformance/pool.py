@@ -82,10 +82,8 @@ def _shepherd_of_pairs(units: Units, results: Results, device: str) -> None:
     try:
         while some := list(islice(_waiting(units), _UNITS_FROM_DISK)):
             with tempfile.TemporaryDirectory() as folder:
-                compiles, loads = (
-                    _Worker(device, folder),
-                    _Worker(device, folder, tries_again=False),
-                )
+                # Neither tries again: a program that was compiled in the ordinary way is another one.
+                compiles, loads = (_Worker(device, folder, tries_again=False) for _ in range(2))
                 for unit in some:
                     for _ in compiles.check(unit):
                         pass
