@@ -49,6 +49,8 @@ def test_a_program_holds_the_small_weight_alone(name, target):
     # A wide weight has 2 bytes for each number.
     assert ahead.temporary_bytes < NUMBERS / 4
     assert _largest_floats(ahead.text()) <= TILE_BYTES
+    # A loop over tiles would copy all of the weight in each step (TPU), or launch kernels in each (GPU).
+    assert " while(" not in ahead.text()
 
 
 def _largest_floats(text: str) -> int:

@@ -40,9 +40,7 @@ def _(x: Tensor, other: Tensor) -> Tensor:
 @lowers(product_int8._opoverload)
 def _product(x: Array, other: Array) -> Array:
     if other.ndim == 2:
-        y = lax.platform_dependent(
-            x.reshape(-1, x.shape[-1]), other, cpu=rules.enough_rows, default=rules.integers
-        )
+        y = rules.many_integers(x.reshape(-1, x.shape[-1]), other)
         return y.reshape(*x.shape[:-1], other.shape[0])
     batch = tuple(range(x.ndim - 2))
     dims = (((x.ndim - 1,), (x.ndim - 1,)), (batch, batch))

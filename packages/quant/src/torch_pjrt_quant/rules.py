@@ -6,8 +6,10 @@ the weight's rows: a tile is widened, multiplied, and forgotten. What XLA does (
     CPU     fuses nothing into a product. int8 by int8 is fast from two rows of the input on; of one row it
             widens the weight, so there are at least two. A few rows of floats are products of integers, too:
             of their digits.
-    TPU     fuses int8; numbers of four bits only within tiles, which stay in the chip's own memory.
-    GPU     fuses int8 and multiplies float8 by itself.
+    TPU     fuses int8 and float8; of one row it adds up products one by one, so there are at least eight. A
+            weight with a scale for each group goes another way (`grouped.py`).
+    GPU     fuses int8 and multiplies float8 by itself. A few rows by groups are one kernel, which unpacks,
+            multiplies and adds up.
 
 `lax.platform_dependent` chooses, so one exported program has the right product for each platform.
 
@@ -24,15 +26,20 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from torch_pjrt_quant.packing import FLOAT8_MAX, NF4
+from torch_pjrt_quant.grouped import Numbers, grouped, nf4_values, of_int4, of_int8, of_nf4
+from torch_pjrt_quant.packing import FLOAT8_MAX
 
 Array = jax.Array
 Widen = Callable[..., Array]
 
 # A tile that is widened to float32 is about this large.
 TILE_BYTES = 1 << 20
-# int8 by int8 has at least so many rows on CPU.
-LEAST_ROWS = 2
+# A tile on GPUs, where each step of a loop is some kernels; a weight has at least four.
+GPU_TILE_BYTES = 1 << 24
+# int8 by int8 has at least so many rows on CPU, all products so many on TPUs.
+LEAST_ROWS, LEAST_ROWS_TPU = 2, 8
+# So many rows by groups are one kernel on GPUs, which unpacks the weight for each of them.
+ONE_KERNEL_ROWS = 4
 # So many rows of floats, of so many columns (sums are int32), are multiplied digit by digit on CPU.
 MOST_ROWS, MOST_COLUMNS = 8, 1 << 17
 
@@ -65,10 +72,8 @@ def widened_nf4(dtype: Any) -> Widen:
     """Packed rows and their scales as rows of `dtype`."""
 
     def widen(packed: Array, scale: Array) -> Array:
-        values = jnp.asarray(NF4, jnp.float32)[_unpacked(packed, scale).astype(jnp.int32)]
-        return (
-            (values * scale.astype(jnp.float32)[..., None]).astype(dtype).reshape(len(packed), -1)
-        )
+        values = nf4_values(_unpacked(packed, scale)) * scale.astype(jnp.float32)[..., None]
+        return values.astype(dtype).reshape(len(packed), -1)
 
     return widen
 
@@ -78,7 +83,7 @@ def _unpacked(packed: Array, scale: Array) -> Array:
     return jnp.concatenate([groups & 15, groups >> 4], -1)
 
 
-def tiled(x: Array, parts: Sequence[Array], widen: Widen) -> Array:
+def tiled(x: Array, parts: Sequence[Array], widen: Widen, tile_bytes: int = TILE_BYTES) -> Array:
     """`x` (rows, columns) by a weight whose rows are `widen(*parts)`: float32 (rows, weight's rows)."""
 
     def step(tile: Sequence[Array]) -> Array:
@@ -88,7 +93,7 @@ def tiled(x: Array, parts: Sequence[Array], widen: Widen) -> Array:
         )
 
     n = parts[0].shape[0]
-    ways, height, count = _tiles(n, x.shape[1])
+    ways, height, count = _tiles(n, x.shape[1], tile_bytes=tile_bytes)
     if count == 1:
         return step(parts)
     rows = height * count
@@ -136,12 +141,34 @@ def tiled_transposed(gradient: Array, parts: Sequence[Array], widen: Widen, colu
     return result
 
 
-def _tiles(n: int, columns: int, ways: int | None = None) -> tuple[int, int, int]:
+def _tiles(
+    n: int, columns: int, ways: int | None = None, tile_bytes: int = TILE_BYTES
+) -> tuple[int, int, int]:
     """Into how many parts the rows are dealt, how many rows of each a tile has, and how many tiles."""
     ways = ways or next(w for w in (16, 8, 4, 2, 1) if n % w == 0)
-    most = max(TILE_BYTES // (4 * columns * ways), 1)
+    most = max(tile_bytes // (4 * columns * ways), 1)
     height = min(most, n // ways)
     return ways, height, n // ways // height
+
+
+def by_groups(x: Array, parts: Sequence[Array], widen: Widen, numbers: Numbers) -> Array:
+    """`x` (rows, columns) by a weight with a scale for each group."""
+    return lax.platform_dependent(
+        x,
+        *parts,
+        tpu=lambda a, *p: grouped(a, p, numbers),
+        cuda=lambda a, *p: on_gpus(a, p, widen),
+        default=lambda a, w, *p: tiled(a, (_bytes(w), *p), widen),
+    )
+
+
+def on_gpus(x: Array, parts: Sequence[Array], widen: Widen) -> Array:
+    rows, columns = x.shape
+    if isinstance(rows, int) and rows <= ONE_KERNEL_ROWS:
+        products = x.astype(jnp.float32)[:, None] * widen(*parts).astype(jnp.float32)
+        return products.sum(-1)
+    quarter = parts[0].shape[0] * columns  # bytes, as a number has four
+    return tiled(x, parts, widen, min(GPU_TILE_BYTES, max(quarter, TILE_BYTES)))
 
 
 def _plain(x: Array, weight: Array, scale: Array) -> Array:
@@ -165,12 +192,14 @@ def _rows(x: Array) -> Array:
 def linear_int8(x: Array, weight: Array, scale: Array, bias: Array | None = None) -> Array:
     scale = scale.astype(jnp.float32)
     if scale.ndim == 2:  # one for each group: not a factor of the product
-        return _finished(tiled(_rows(x), (weight, scale), widened(x.dtype)), x, bias)
+        y = by_groups(_rows(x), (weight, scale), widened(x.dtype), of_int8)
+        return _finished(y, x, bias)
     y = lax.platform_dependent(
         _rows(x),
         weight,
         scale,
         cpu=_by_digits if _is_short(_rows(x)) else _by_tiles,
+        tpu=_eight_rows(_plain),
         default=_plain,
     )
     return _finished(y, x, bias)
@@ -215,7 +244,7 @@ def linear_int8_dynamic(x: Array, weight: Array, scale: Array, bias: Array | Non
     rows = _rows(x).astype(jnp.float32)
     factor = jnp.maximum(jnp.max(jnp.abs(rows), -1, keepdims=True) / 127, 1e-12)
     numbers = jnp.clip(jnp.round(rows / factor), -127, 127).astype(jnp.int8)
-    y = lax.platform_dependent(numbers, weight, cpu=enough_rows, default=integers)
+    y = many_integers(numbers, weight)
     return _finished(y.astype(jnp.float32) * factor * scale.astype(jnp.float32), x, bias)
 
 
@@ -223,34 +252,57 @@ def integers(x: Array, weight: Array) -> Array:
     return lax.dot_general(x, weight, (((1,), (1,)), ((), ())), preferred_element_type=jnp.int32)
 
 
-def enough_rows(x: Array, weight: Array) -> Array:
-    count = x.shape[0]
-    more = max(LEAST_ROWS - count, 0) if isinstance(count, int) else LEAST_ROWS
-    return (
-        integers(jnp.pad(x, ((0, more), (0, 0))), weight)[:count] if more else integers(x, weight)
+def many_integers(x: Array, weight: Array) -> Array:
+    """The same, of as many rows as the platform multiplies fast."""
+    return lax.platform_dependent(
+        x, weight, cpu=enough_rows, tpu=_eight_rows(integers), default=integers
     )
+
+
+def enough_rows(x: Array, weight: Array) -> Array:
+    return _padded(integers, LEAST_ROWS)(x, weight)
+
+
+def _eight_rows(product: Callable[..., Array]) -> Callable[..., Array]:
+    return _padded(product, LEAST_ROWS_TPU)
+
+
+def _padded(product: Callable[..., Array], least: int) -> Callable[..., Array]:
+    """The product of at least so many rows, of which what there are is taken."""
+
+    def padded(x: Array, *parts: Array) -> Array:
+        count = x.shape[0]
+        more = max(least - count, 0) if isinstance(count, int) else least
+        return (
+            product(jnp.pad(x, ((0, more), (0, 0))), *parts)[:count] if more else product(x, *parts)
+        )
+
+    return padded
 
 
 def linear_int4(
     x: Array, weight: Array, scale: Array, zero: Array | None = None, bias: Array | None = None
 ) -> Array:
     parts = (weight, scale) if zero is None else (weight, scale, zero)
-    return _finished(tiled(_rows(x), parts, widened_int4(x.dtype)), x, bias)
+    return _finished(by_groups(_rows(x), parts, widened_int4(x.dtype), of_int4), x, bias)
 
 
 def linear_nf4(x: Array, weight: Array, scale: Array, bias: Array | None = None) -> Array:
-    return _finished(tiled(_rows(x), (weight, scale), widened_nf4(x.dtype)), x, bias)
+    y = by_groups(_rows(x), (weight, scale), widened_nf4(x.dtype), of_nf4)
+    return _finished(y, x, bias)
 
 
 def linear_float8(x: Array, weight: Array, scale: Array, bias: Array | None = None) -> Array:
     scale = scale.astype(jnp.float32)
     if scale.ndim == 2:
-        return _finished(tiled(_rows(x), (_bytes(weight), scale), widened(x.dtype)), x, bias)
+        y = by_groups(_rows(x), (weight, scale), widened(x.dtype), of_int8)
+        return _finished(y, x, bias)
     y = lax.platform_dependent(
         _rows(x),
         weight,
         scale,
         cuda=_plain,
+        tpu=_eight_rows(_plain),
         default=lambda a, w, s: tiled(a, (_bytes(w), s), widened(a.dtype)),
     )
     return _finished(y, x, bias)
@@ -268,8 +320,16 @@ def linear_float8_dynamic(
     def by_tiles(a: Array, w: Array, s: Array) -> Array:
         return tiled(a.astype(jnp.bfloat16), (_bytes(w), s), widened(jnp.bfloat16))
 
+    def as_bfloat16(a: Array, w: Array) -> Array:
+        return _scaled(a.astype(jnp.bfloat16), w.astype(jnp.bfloat16))
+
     y = lax.platform_dependent(
-        numbers, weight, ones, cuda=lambda a, w, s: _scaled(a, w), default=by_tiles
+        numbers,
+        weight,
+        ones,
+        cuda=lambda a, w, s: _scaled(a, w),
+        tpu=lambda a, w, s: _eight_rows(as_bfloat16)(a, w),
+        default=by_tiles,
     )
     return _finished(y * factor * scale.astype(jnp.float32), x, bias)
 
@@ -287,8 +347,10 @@ def product_float8(x: Array, other: Array, scale: Array) -> Array:
 
 
 def _bytes(weight: Array) -> Array:
-    """float8 as bytes: on CPU, XLA would widen all of it in front of a loop."""
-    return lax.bitcast_convert_type(weight, jnp.uint8)
+    """float8 as bytes: on CPU, XLA would widen all of it in front of a loop. Integers stay."""
+    if jnp.issubdtype(weight.dtype, jnp.floating):
+        return lax.bitcast_convert_type(weight, jnp.uint8)
+    return weight
 
 
 def _scaled(x: Array, weight: Array) -> Array:
@@ -296,8 +358,7 @@ def _scaled(x: Array, weight: Array) -> Array:
 
 
 def gradient_int8(gradient: Array, weight: Array, scale: Array) -> Array:
-    numbers = weight if weight.dtype == jnp.int8 else _bytes(weight)
-    return _gradient(gradient, (numbers, scale), widened(gradient.dtype), weight.shape[1])
+    return _gradient(gradient, (_bytes(weight), scale), widened(gradient.dtype), weight.shape[1])
 
 
 def gradient_int4(gradient: Array, weight: Array, scale: Array, zero: Array | None = None) -> Array:
