@@ -111,7 +111,7 @@ def _lowered(there: Client, ahead: RecordedStep, graph: Graph, layout: Layout) -
     return lowered(
         function,
         arguments,
-        chips_of([*layout.inputs, layout.whole]),
+        chips_of([*layout.inputs, layout.whole]) or (there.chip,),
         there.prepare,
         donate_argnums=boundary.donated,
         keep_unused=True,

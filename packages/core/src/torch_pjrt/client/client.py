@@ -122,7 +122,7 @@ class Client:
             return lowered(
                 function,
                 arguments,
-                chips_of(arguments),
+                chips_of(arguments) or (self.chip,),
                 self.prepare,
                 donate_argnums=tuple(donate),
                 keep_unused=True,

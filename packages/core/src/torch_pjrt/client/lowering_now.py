@@ -22,7 +22,8 @@ Look = Callable[[Any], Any]
 class ProgramLowering:
     """A program that is being lowered on this thread.
 
-    chips    the ones that it is for, in the order of its mesh; XLA splits it, where these are several.
+    chips    the ones that it is for, in the order of its mesh; XLA splits it, where these are several. None
+             where nobody knows: of a program that is exported, say, and where only shapes are asked for.
     n_asked  how often rules have asked so far: what tells their calls apart, the same both times.
 
         now = lowering_now()  # in a rule
@@ -53,17 +54,17 @@ class ProgramLowering:
 
 
 class _Here(threading.local):
-    lowering = ProgramLowering((None,))
+    lowering = ProgramLowering(())
 
 
 _here = session.own("the program that is being lowered", _Here())
 
 
 def lowering_now() -> ProgramLowering:
-    """The program that this thread lowers, whose rules are called; one of a single chip outside of any.
+    """The program that this thread lowers, whose rules are called; one without chips outside of any.
 
     >>> len(lowering_now().chips)
-    1
+    0
     """
     return _here.lowering
 
@@ -117,14 +118,14 @@ def program_chips() -> int:
     >>> program_chips()
     1
     """
-    return len(_here.lowering.chips)
+    return len(_here.lowering.chips) or 1
 
 
 def chips_of(arguments: Any) -> Sequence[Any]:
-    """The chips on which arguments or shardings lie, in the order of their mesh; one, if nothing says."""
+    """The chips on which arguments or shardings lie, in the order of their mesh; () if all are on one."""
     for x in jax.tree.leaves(arguments):
         sharding = getattr(x, "sharding", x)
         if sharding is not None and len(sharding.device_set) > 1:
             mesh = getattr(sharding, "mesh", None)
             return list(sharding.device_set if mesh is None else mesh.devices.flat)
-    return (None,)
+    return ()

@@ -18,14 +18,21 @@ from torch_pjrt.plugin import client, rules
 
 
 @contextmanager
+def interpreted() -> Iterator[None]:
+    """Within the block kernels are traced as ordinary operations."""
+    from jax.experimental.pallas import tpu
+
+    without_callbacks: Any = True
+    with tpu.force_tpu_interpret_mode(without_callbacks):
+        yield
+
+
+@contextmanager
 def on_the_chip() -> Iterator[None]:
     """Within the block kernels are traced for the chip of the device at work."""
     chip = client().chip
     if chip.platform == "cpu":
-        from jax.experimental.pallas import tpu
-
-        interpreted: Any = True  # as ordinary operations, and not by callbacks
-        with tpu.force_tpu_interpret_mode(interpreted):
+        with interpreted():
             yield
     elif get_abstract_mesh().empty:
         with use_abstract_mesh(AbstractMesh((), (), abstract_device=_described(chip))):
@@ -46,7 +53,13 @@ def _described(chip: Any) -> AbstractDevice:
 
 def traced_on_the_chip(function: Callable[..., Any], *args: Any) -> Any:
     """What `function` gives, traced with JAX's usual 32 bits for the chip of the device at work."""
-    with on_the_chip(), jax.default_matmul_precision("default"):  # kernels say where they want more
+    with on_the_chip():
+        return with_32_bits(function, *args)
+
+
+def with_32_bits(function: Callable[..., Any], *args: Any) -> Any:
+    """What `function` gives, with JAX's usual 32 bits, and products as kernels ask for them."""
+    with jax.default_matmul_precision("default"):
         return rules.without_x64(function)(*args)
 
 

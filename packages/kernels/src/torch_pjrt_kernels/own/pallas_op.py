@@ -14,9 +14,10 @@ import torch
 from torch.utils._pytree import tree_map
 
 from torch_pjrt.errors import LoweringError, PluginError
-from torch_pjrt.extend import jax_dtype, lowers
+from torch_pjrt.extend import jax_dtype, lowering_now, lowers
 from torch_pjrt.plugin import rules
 from torch_pjrt_kernels.own.on_chip import shapes_of, traced_on_the_chip
+from torch_pjrt_kernels.own.per_platform import on_each_platform
 from torch_pjrt_kernels.own.rule_of_dims import SplittingRule
 from torch_pjrt_kernels.own.sharding import split, splits
 from torch_pjrt_kernels.own.signature import OpSignature, Parameter, signature_of
@@ -92,7 +93,7 @@ def pallas_op(
     if sharding_rule is not None:
         n_arrays = sum(p.is_tensor for p in signature.parameters)
         rule = SplittingRule.parsed(sharding_rule, n_arrays, signature.n_results)
-    op = _define(name, signature, function, fingerprint, rule=rule)
+    op = _define(name, signature, function, fingerprint, rule=rule, of_gradient=of_gradient)
     _differentiate(
         name, signature, of_gradient, fingerprint, _source(function, backward, gradient_of), rule
     )
@@ -115,6 +116,7 @@ def _library(name: str) -> torch.library.Library:
 def _define(
     name: str, signature: OpSignature, function: Function, fingerprint: str | None,
     source: Function | None = None, *, rule: SplittingRule | None = None,
+    of_gradient: Function | None = None,
 ) -> Any:  # fmt: skip
     """The operator, its fake kernel, its rule, and what it does with tensors of the CPU."""
     space, _, short = name.partition("::")
@@ -127,6 +129,10 @@ def _define(
         try:
             if rule is not None and splits():
                 return _split(function, signature, rule, args)
+            if not lowering_now().chips:
+                given, of_arrays = _of_arrays(function, signature, args)
+                by_hand = _gradient_of_arrays(signature, of_gradient, args)
+                return on_each_platform(name, of_arrays, by_hand, given)
             return traced_on_the_chip(function, *args)
         except Exception as error:
             raise _failed(name, error) from error
@@ -162,22 +168,54 @@ def _split(
     function: Function, signature: OpSignature, rule: SplittingRule, args: tuple[Any, ...]
 ) -> Any:
     """The call on parts of its arrays. `rule` is that of the function, also for its gradient, and batched."""
-    tensors = [i for i, p in enumerate(signature.parameters) if p.is_tensor]
-    there = [i for i in tensors if args[i] is not None]
     names = [p.name for p in signature.parameters]
     if BATCH_DIMS in names:
         rule = rule.batched(args[names.index(BATCH_DIMS)])
     if FIRST_GRADIENT in names:
         rule = rule.of_gradient()
+    present = [
+        x is not None for x, p in zip(args, signature.parameters, strict=True) if p.is_tensor
+    ]
+    arrays, of_arrays = _of_arrays(function, signature, args)
+    return split(partial(traced_on_the_chip, of_arrays), rule.of_these(present), arrays)
+
+
+def _of_arrays(
+    function: Function, signature: OpSignature, args: tuple[Any, ...]
+) -> tuple[list[Any], Function]:
+    """The arrays among the arguments, and the function of these alone."""
+    parameters = enumerate(signature.parameters)
+    there = [i for i, p in parameters if p.is_tensor and args[i] is not None]
 
     def of_arrays(*arrays: Any) -> Any:
         given = list(args)
         for i, array in zip(there, arrays, strict=True):
             given[i] = array
-        return traced_on_the_chip(function, *given)
+        return function(*given)
 
-    present = [args[i] is not None for i in tensors]
-    return split(of_arrays, rule.of_these(present), [args[i] for i in there])
+    return [args[i] for i in there], of_arrays
+
+
+def _gradient_of_arrays(
+    signature: OpSignature, of_gradient: Function | None, args: tuple[Any, ...]
+) -> Function | None:
+    """The gradients of a call's arrays, of those of its results and the arrays: None of integers."""
+    if of_gradient is None:
+        return None
+    n, tensors = signature.n_results, [i for i, p in enumerate(signature.parameters) if p.is_tensor]
+
+    def gradients(*given: Any) -> list[Any]:
+        grads, filled, rest = given[:n], list(args), iter(given[n:])
+        for i in tensors:
+            filled[i] = None if args[i] is None else next(rest)
+        found = of_gradient(*grads, *filled)
+        return [
+            x if _is_float(filled[i]) else None
+            for i, x in zip(tensors, found, strict=True)
+            if filled[i] is not None
+        ]
+
+    return gradients
 
 
 def _in_order(function: Function, signature: OpSignature) -> Function:
