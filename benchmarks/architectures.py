@@ -46,6 +46,7 @@ TEXT = (
 # class -> (configuration, what it is made of, what goes in)
 MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
     **{name: (*text_models.MODELS[name], "text") for name in TEXT},
+    **{name: (*made_of, "text") for name, made_of in text_models.EXPERTS.items()},
     "BertForMaskedLM": ("BertConfig", SIZES, "text"),
     "RobertaForMaskedLM": ("RobertaConfig", SIZES, "text"),
     "DistilBertForMaskedLM": (

@@ -106,6 +106,7 @@ def test_all_rows_are_applied_whichever_is_imported_first(first: str) -> None:
         f"{first}\n"
         "import transformers.trainer, transformers.masking_utils, accelerate, sys\n"
         "import transformers.generation.utils, transformers.pipelines.base\n"
+        "import transformers.models.dbrx.modeling_dbrx, transformers.models.jetmoe.modeling_jetmoe\n"
         "import accelerate.commands.launch\n"
         "import lightning.pytorch, lightning.fabric\n"
         "import pytorch_lightning, lightning_fabric\n"

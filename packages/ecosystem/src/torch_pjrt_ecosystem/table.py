@@ -221,6 +221,22 @@ PATCHES = (
         '`_can_use_grouped_mm` asks for `"cpu"` and `"cuda"`, whose compilers lack it, alone',
     ),
     Patch(
+        "transformers.dbrx",
+        ("transformers.models.dbrx.modeling_dbrx",),
+        "for_transformers.looped_experts:install_dbrx",
+        "`DbrxExperts` multiply by groups on `pjrt`",
+        "each layer reads which experts have tokens, and compiles programs for how many",
+        "the model takes `transformers.integrations.moe`, as Mixtral does",
+    ),
+    Patch(
+        "transformers.jetmoe",
+        ("transformers.models.jetmoe.modeling_jetmoe",),
+        "for_transformers.looped_experts:install_jetmoe",
+        "experts of JetMoe multiply by groups on `pjrt`",
+        "each layer reads which experts have tokens, and compiles programs for how many",
+        "the model takes `transformers.integrations.moe`, as Mixtral does",
+    ),
+    Patch(
         "transformers.random_states",
         ("transformers.trainer",),
         "for_transformers.random_states:install",

@@ -133,6 +133,27 @@ def test_what_is_known_is_true(values: list[int], dtype: torch.dtype, how: str) 
         assert known is not None
 
 
+@pytest.mark.parametrize("values", [[1, 1, 1], [0, 1, 1], [2, 1, 1], [2, 2, 2], [0, 0, 0]])
+@pytest.mark.parametrize("how", ["host", "view", "made"])
+def test_masks_of_models_with_states_are_the_cpus(values: list[int], how: str) -> None:
+    from transformers.masking_utils import create_recurrent_attention_mask
+
+    found, costs = [], Costs()
+    for device in ("cpu", "pjrt"):
+        mask = torch.tensor([values, [1, 1, 1]]).to(device)
+        if how == "made":
+            mask = torch.ones(2, 3, dtype=torch.long, device=device)
+        embeddings = torch.zeros(2, 3, 8, device=device)
+        costs.mark()
+        given: Any = mask[:, :3] if how == "view" else mask
+        found.append(create_recurrent_attention_mask(None, embeddings, given))  # type: ignore[arg-type]
+        costs.mark()
+
+    assert costs.steps[2] == (0, 0, 0)
+    assert (found[0] is None) == (found[1] is None)
+    assert found[0] is None or torch.equal(found[0], found[1].cpu())
+
+
 def test_nothing_is_known_of_a_tensor_of_the_cpu() -> None:
     assert is_all_ones(torch.ones(2, dtype=torch.long)) is None
     assert is_all_ones(None) is None

@@ -111,10 +111,77 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "PegasusForConditionalGeneration": ("PegasusConfig", BART),
 }
 
+_MOE: dict[str, Any] = {
+    **_HEADS,
+    "num_hidden_layers": 1,
+    "num_experts": 4,
+    "num_local_experts": 4,
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+}
+_LATENT: dict[str, Any] = {
+    **_MOE,
+    "num_key_value_heads": 4,
+    "q_lora_rank": 16,
+    "kv_lora_rank": 16,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 8,
+    "v_head_dim": 8,
+    "first_k_dense_replace": 0,
+    "n_group": 2,
+    "topk_group": 1,
+}
+_DBRX: dict[str, Any] = {
+    "vocab_size": 64,
+    "d_model": 32,
+    "n_heads": 4,
+    "n_layers": 1,
+    "max_seq_len": 64,
+    "attn_config": {"kv_n_heads": 2, "clip_qkv": 8.0, "rope_theta": 10000.0},
+    "ffn_config": {
+        "ffn_hidden_size": 32,
+        "hidden_size": 32,
+        "moe_num_experts": 4,
+        "moe_top_k": 2,
+    },
+    **_ENDS,
+}
+# Layers of experts, class -> (configuration, what it is made of)
+EXPERTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "MixtralForCausalLM": MODELS["MixtralForCausalLM"],
+    "DbrxForCausalLM": ("DbrxConfig", _DBRX),
+    "JetMoeForCausalLM": ("JetMoeConfig", {**_MOE, "kv_channels": 8}),
+    "Qwen2MoeForCausalLM": (
+        "Qwen2MoeConfig",
+        {**_MOE, "shared_expert_intermediate_size": 32, "decoder_sparse_step": 1},
+    ),
+    "Qwen3MoeForCausalLM": MODELS["Qwen3MoeForCausalLM"],
+    "OlmoeForCausalLM": ("OlmoeConfig", _MOE),
+    "PhimoeForCausalLM": ("PhimoeConfig", _MOE),
+    "GraniteMoeForCausalLM": ("GraniteMoeConfig", _MOE),
+    "DeepseekV2ForCausalLM": ("DeepseekV2Config", _LATENT),
+    "DeepseekV3ForCausalLM": ("DeepseekV3Config", _LATENT),
+    "GptOssForCausalLM": ("GptOssConfig", {**_MOE, "sliding_window": 8}),
+    "Dots1ForCausalLM": (
+        "Dots1Config",
+        {**_MOE, "n_group": 1, "topk_group": 1, "n_shared_experts": 1},
+    ),
+    "Glm4MoeForCausalLM": (
+        "Glm4MoeConfig",
+        {**_MOE, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 0},
+    ),
+    "Ernie4_5_MoeForCausalLM": (
+        "Ernie4_5_MoeConfig",
+        {**_MOE, "moe_num_experts": 4, "moe_k": 2, "moe_layer_start_index": 0},
+    ),
+    "HunYuanMoEV1ForCausalLM": ("HunYuanMoEV1Config", {**_MOE, "moe_topk": 2}),
+}
+
 
 def model(name: str) -> Any:
     """The same parameters each time; on the CPU."""
-    configuration, given = MODELS[name]
+    configuration, given = MODELS[name] if name in MODELS else EXPERTS[name]
     torch.manual_seed(0)
     made = getattr(transformers, name)(getattr(transformers, configuration)(**given)).eval()
     for parameter in made.parameters():  # wide enough that the tokens differ

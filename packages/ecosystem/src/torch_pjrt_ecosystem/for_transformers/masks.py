@@ -27,22 +27,28 @@ def install(masking_utils: Any) -> None:
     wrap(masking_utils, "fast_all", _fast_all)
     wrap(masking_utils, "_ignore_causal_mask_sdpa", _ignore_causal)
     wrap(masking_utils, "_ignore_bidirectional_mask_sdpa", _ignore_bidirectional)
+    wrap(masking_utils, "create_recurrent_attention_mask", _create_recurrent)
 
 
 def is_all_ones(mask: object) -> bool | None:
     """Whether no element is 0, None where that takes a read."""
-    from torch_pjrt.extend import Uploaded, buffer_of, is_pjrt
-
-    if not isinstance(mask, torch.Tensor) or not is_pjrt(mask):
+    if not isinstance(mask, torch.Tensor) or (known := _range_of(mask)) is None:
         return None
-    buffer = buffer_of(mask)
-    if buffer.padded is not None or not isinstance(value := buffer.value, Uploaded):
-        return True if _was_made_of_ones(mask) else None
-    least, most = value.range
+    least, most, is_whole = known
     if least > 0 or most < 0:
         return True
-    is_whole = mask.numel() == value.spec.numel
     return False if is_whole and 0 in (least, most) else None
+
+
+def _range_of(mask: torch.Tensor) -> tuple[int, int, bool] | None:
+    """Between which numbers its elements are, and whether both are there; None where that takes a read."""
+    from torch_pjrt.extend import Uploaded, buffer_of, is_pjrt
+
+    if not is_pjrt(mask) or (buffer := buffer_of(mask)).padded is not None:
+        return None
+    if isinstance(value := buffer.value, Uploaded):
+        return *value.range, mask.numel() == value.spec.numel
+    return (1, 1, True) if _was_made_of_ones(mask) else None
 
 
 def _was_made_of_ones(mask: torch.Tensor) -> bool:
@@ -106,3 +112,21 @@ def _ignore_bidirectional(
     if known is None:
         return original(padding_mask, *args, **kwargs)
     return known and original(None, *args, **kwargs)
+
+
+def _create_recurrent(
+    original: Callable[..., Any],
+    config: Any,
+    inputs_embeds: torch.Tensor,
+    attention_mask: Any,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    """Of a model with states: the mask at the last positions, or None where it is 1 everywhere."""
+    if torch.compiler.is_compiling() or getattr(attention_mask, "ndim", 0) != 2:
+        return original(config, inputs_embeds, attention_mask, *args, **kwargs)
+    known, length = _range_of(attention_mask), inputs_embeds.shape[1]
+    is_ones = known is not None and known[:2] == (1, 1)
+    if known is None or length == 1 or not (is_ones or known[2]):
+        return original(config, inputs_embeds, attention_mask, *args, **kwargs)
+    return None if is_ones else attention_mask[:, -length:].contiguous()
