@@ -22,7 +22,7 @@ PUBLIC = {
         """,
     "torch_pjrt_kernels": """
         flash_attention linear_cross_entropy paged_attention pallas_op ragged_paged_attention rotary
-        update_pages update_ragged_pages
+        triton_call update_pages update_ragged_pages
         """,
     "torch_pjrt_quant": """
         EntryPoint ExportedModel Float8 Float8Linear Float8TrainingLinear Int4 Int4Linear Int8

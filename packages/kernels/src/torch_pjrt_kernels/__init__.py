@@ -10,6 +10,7 @@ and not with its square.
                             update_ragged_pages writes
     rotary                  rotary positions as one operator, by a kernel on TPUs
     pallas_op               your own kernel, in Pallas or any JAX, as an operator of PyTorch
+    triton_call             your own kernel in Triton, with what other devices compute in its place
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from torch_pjrt_kernels.paged.operator import paged_attention, update_pages
     from torch_pjrt_kernels.paged.ragged import ragged_paged_attention, update_ragged_pages
     from torch_pjrt_kernels.rotary.operator import rotary
+    from torch_pjrt_kernels.triton.own_call import triton_call
 
 __version__ = "0.1.0"
 __all__ = [
@@ -32,6 +34,7 @@ __all__ = [
     "pallas_op",
     "ragged_paged_attention",
     "rotary",
+    "triton_call",
     "update_pages",
     "update_ragged_pages",
 ]
@@ -44,6 +47,7 @@ _WHERE: dict[str, str] = {
     "paged.operator": "paged_attention update_pages",
     "paged.ragged": "ragged_paged_attention update_ragged_pages",
     "rotary.operator": "rotary",
+    "triton.own_call": "triton_call",
 }
 _LAZY = {name: module for module, names in _WHERE.items() for name in names.split()}
 

@@ -8,7 +8,7 @@ that the results, behind the operands, are not handed to the kernel a second tim
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
@@ -16,7 +16,8 @@ import jax
 
 from torch_pjrt.errors import LoweringError
 from torch_pjrt.plugin import client
-from torch_pjrt_kernels.triton.compiled import Launch, compiled
+from torch_pjrt_kernels.triton.compiled import Launch, Pointer, compiled
+from torch_pjrt_kernels.triton.configurations import chosen, function_of
 
 Array = jax.Array
 
@@ -26,11 +27,18 @@ _ALIGNMENT = 16
 
 
 class Call(NamedTuple):
-    """A kernel, its arguments by name (numbers, and a `Pointer` for each array), and how often it runs."""
+    """A kernel, its arguments by name (numbers, and a `Pointer` for each array), and how often it runs.
+
+    grids           one, or one for each configuration of an autotuned kernel.
+    configuration   the number of the one that is tried; None: the fastest that is known.
+    fallback        a function of JAX's that other devices compute, of the arguments by name.
+    """
 
     kernel: Any
     arguments: tuple[tuple[str, Any], ...]
-    grid: tuple[int, ...]
+    grids: tuple[tuple[int, ...], ...]
+    configuration: int | None = None
+    fallback: Callable[..., Any] | None = None
 
 
 def capability() -> tuple[int, ...] | None:
@@ -48,20 +56,49 @@ def refused() -> LoweringError:
         + (" on this device." if find_spec("triton") else " without the package `triton`."),
         saw=f"a device of {client().device.name}",
         expected='NVIDIA\'s cards, and `pip install "torch-pjrt-kernels[triton]"`',
-        hint="call it in a `torch.library.custom_op`, not a `triton_op`, and give that a rule in JAX "
-        "(`torch_pjrt.extend.lowers`), or write the kernel in Pallas (`torch_pjrt_kernels.pallas_op`)",
+        hint="say what is computed here instead, by `torch_pjrt_kernels.triton_call(kernel, fallback=...)` "
+        "or a `torch.library.custom_op` around the kernel with a rule in JAX (`torch_pjrt.extend.lowers`), or "
+        "write it in Pallas (`torch_pjrt_kernels.pallas_op`)",
     )
 
 
 def launched(call: Call, written: tuple[int, ...], *arrays: Array) -> Sequence[Array]:
     """What the arrays hold afterwards that the kernel writes: those at `written`.
 
-    Raises `LoweringError` where the device is none of NVIDIA's cards.
+    Raises `LoweringError` where the device is none of NVIDIA's cards and there is no fallback.
     """
     card = capability()
     if card is None:
+        return _by_fallback(call, written, arrays)
+    arguments, number = dict(call.arguments), call.configuration
+    if number is None:
+        number = chosen(call.kernel, arguments)
+    grid = call.grids[min(number, len(call.grids) - 1)]
+    launch = compiled(call.kernel, arguments, grid, card, configuration=number)
+    return _launched(launch, written, arrays)
+
+
+def _by_fallback(call: Call, written: tuple[int, ...], arrays: Sequence[Array]) -> Sequence[Array]:
+    if call.fallback is None:
         raise refused()
-    return _launched(compiled(call.kernel, dict(call.arguments), call.grid, card), written, arrays)
+    given, rest = dict(call.arguments), iter(arrays)
+    function = function_of(call.kernel)
+    for name in function.arg_names:
+        if isinstance(given.get(name), Pointer):
+            given[name] = next(rest)
+    found = call.fallback(**given)
+    results = list(found) if isinstance(found, (tuple, list)) else [found]
+    wanted = [arrays[i] for i in written]
+    if [(x.shape, x.dtype) for x in results] != [(x.shape, x.dtype) for x in wanted]:
+        saw, expected = (
+            ", ".join(f"{x.dtype}{list(x.shape)}" for x in these) for these in (results, wanted)
+        )
+        raise LoweringError(
+            f"The fallback of the kernel `{function.__name__}` gave other arrays than the kernel writes.",
+            saw=saw,
+            expected=expected,
+        )
+    return results
 
 
 def _launched(launch: Launch, written: tuple[int, ...], arrays: Sequence[Array]) -> Sequence[Array]:

@@ -2,7 +2,7 @@
 
 Triton's compiler makes the code (PTX) without a card and without a driver; what it has compiled is in its own
 cache on disk. Arguments are specialized as Triton does: an integer of 1 is a constant, pointers and integers
-that 16 divides are known to be so. Of an autotuned kernel the first configuration is taken.
+that 16 divides are known to be so.
 
 Tillet, Kung, Cox: "Triton: An Intermediate Language and Compiler for Tiled Neural Network
 Computations" (2019).
@@ -58,12 +58,14 @@ class Launch(NamedTuple):
 
 
 def compiled(
-    kernel: Any, arguments: Mapping[str, Any], grid: Sequence[int], capability: tuple[int, ...]
-) -> Launch:
+    kernel: Any, arguments: Mapping[str, Any], grid: Sequence[int], capability: tuple[int, ...],
+    *, configuration: int = 0,
+) -> Launch:  # fmt: skip
     """The kernel for a card of this compute capability.
 
-    kernel      of `@triton.jit`, also with `@triton.autotune`.
+    kernel      of `@triton.jit`, also with `@triton.autotune`, and within that with `@triton.heuristics`.
     arguments   all of its parameters by name: numbers, and a `Pointer` for each array.
+    configuration   which one of an autotuned kernel.
 
     Raises `LoweringError` for arguments that do not fit, and for what Triton refuses.
     """
@@ -72,11 +74,14 @@ def compiled(
     options: dict[str, Any] = {"ptx_version": _PTX}
     arguments = dict(arguments)
     if isinstance(kernel, triton.runtime.Autotuner):
-        config = kernel.configs[0]
+        config = kernel.configs[configuration]
         arguments.update(config.kwargs)
         options.update(
             num_warps=config.num_warps, num_stages=config.num_stages, num_ctas=config.num_ctas
         )
+        kernel = kernel.fn
+    while isinstance(kernel, triton.runtime.Heuristics):
+        arguments.update({name: value(arguments) for name, value in kernel.values.items()})
         kernel = kernel.fn
     if not isinstance(kernel, triton.JITFunction):
         raise LoweringError(

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager
 from functools import lru_cache, partial
 from importlib.util import find_spec
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch._C import DispatchKey
@@ -20,6 +21,7 @@ from torch_pjrt.extend import FunctionOp, after_import, intern, record, value_of
 from torch_pjrt.plugin import Slot, contiguous_spec
 from torch_pjrt_kernels.triton.call import Call, capability, launched, refused
 from torch_pjrt_kernels.triton.compiled import Pointer, target_is
+from torch_pjrt_kernels.triton.configurations import function_of, tried
 
 Tensor = torch.Tensor
 # What PyTorch's analysis is told where no card is known yet: what a kernel writes does not depend on it.
@@ -28,6 +30,13 @@ _MODULE = "torch._higher_order_ops.triton_kernel_wrap"
 # What PyTorch 2.15 and others say besides: which arguments were passed by name, and the memory that views are
 # of. Nothing that is computed depends on it.
 _BESIDES = frozenset(("launch_kwargs", "tensor_bases"))
+# What devices compute that have no Triton, by kernel.
+_fallbacks: WeakKeyDictionary[Any, Callable[..., Any]] = WeakKeyDictionary()
+
+
+def set_fallback(function: Any, fallback: Callable[..., Any]) -> None:
+    """Have other devices than NVIDIA's cards compute this, where a function of `@triton.jit` is called."""
+    _fallbacks[function] = fallback
 
 
 def install() -> None:
@@ -125,7 +134,7 @@ def _recorded(
         )
     kernel = module.kernel_side_table.get_kernel(kernel_idx)
     constants = module.kernel_side_table.get_constant_args(constant_args_idx)
-    names = (kernel.fn if hasattr(kernel, "configs") else kernel).arg_names
+    names = function_of(kernel).arg_names
     tensors = {name: kwargs[name] for name in names if isinstance(kwargs.get(name), Tensor)}
     for name, x in tensors.items():
         if x.device.type != "pjrt" or not x.is_contiguous():
@@ -137,7 +146,13 @@ def _recorded(
             )
     position = {name: i for i, name in enumerate(tensors)}
     given = {**kwargs, **constants, **{n: Pointer(x.dtype) for n, x in tensors.items()}}
-    call = Call(kernel, tuple(given.items()), tuple(map(int, grid[0])))
+    call = Call(
+        kernel,
+        tuple(given.items()),
+        tuple(tuple(map(int, each)) for each in grid),
+        tried(),
+        _fallbacks.get(function_of(kernel)),
+    )
     op = _op(call, tuple(position[name] for name in written))
     values = [value_of(x) for x in tensors.values()]
     specs = tuple(contiguous_spec(v.spec.shape, v.spec.dtype) for v in values)
@@ -159,4 +174,4 @@ def _op_of(call: Call, written: tuple[int, ...], numbers: tuple[str, ...]) -> Fu
 
 
 def _name(kernel: Any) -> str:
-    return getattr(kernel, "fn", kernel).__name__
+    return function_of(kernel).__name__

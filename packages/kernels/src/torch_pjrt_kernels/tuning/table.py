@@ -2,7 +2,7 @@
 
 It lies beside the cache of programs, as `kernel-blocks.json`; `TORCH_PJRT_KERNEL_BLOCKS` names another file,
 or none if it is empty. An entry's name says chip, operator, dtype and shapes; its value is how many queries
-and keys a block has.
+and keys a block has, or, of a kernel in Triton, a configuration.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 import os
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch_pjrt
 from torch_pjrt.plugin import client
@@ -45,13 +45,18 @@ def entry_of(problem: Problem) -> str:
 
 def blocks_of(problem: Problem) -> Blocks | None:
     """The measured sizes of a problem's blocks; None where it was not measured."""
+    known = entries()
+    found: Any = known.get(entry_of(problem)) if known else None
+    return (found[0], found[1]) if _is_pair(found) else None
+
+
+def entries() -> dict[str, Any]:
+    """All that was measured, by name; what is no table of ours has none."""
     at = path()
-    if at is None or not (known := _read(at, _changed(at))):
-        return None
-    return known.get(entry_of(problem))
+    return {} if at is None else _read(at, _changed(at))
 
 
-def keep(entries: dict[str, Blocks]) -> Path:
+def keep(entries: dict[str, Any]) -> Path:
     """Add entries to the table, in place of those of their names. Raises `ValueError` where there is none."""
     at = path()
     if at is None:
@@ -73,17 +78,15 @@ def _changed(at: Path) -> int:
 
 
 @lru_cache(maxsize=8)
-def _read(at: Path, changed_ns: int) -> dict[str, Blocks]:
-    """The entries; what is no pair of positive numbers is left out, and so is a file that is none of ours."""
+def _read(at: Path, changed_ns: int) -> dict[str, Any]:
     if not changed_ns:
         return {}
     try:
         found = json.loads(at.read_text())
     except (OSError, ValueError):
         return {}
-    pairs = found.items() if isinstance(found, dict) else ()
-    return {name: (x[0], x[1]) for name, x in pairs if _is_pair(x)}
+    return found if isinstance(found, dict) else {}
 
 
-def _is_pair(x: object) -> bool:
+def _is_pair(x: Any) -> bool:
     return isinstance(x, list) and len(x) == 2 and all(type(n) is int and n > 0 for n in x)
