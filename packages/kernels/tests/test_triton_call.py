@@ -1,4 +1,4 @@
-"""`triton_call`: kernels with what other devices compute, with heuristics and with measured configurations."""
+"""`triton_call`: kernels with what other devices compute, with heuristics, with measured configurations."""
 
 from __future__ import annotations
 

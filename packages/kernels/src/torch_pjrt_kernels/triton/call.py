@@ -57,7 +57,7 @@ def refused() -> LoweringError:
         saw=f"a device of {client().device.name}",
         expected='NVIDIA\'s cards, and `pip install "torch-pjrt-kernels[triton]"`',
         hint="say what is computed here instead, by `torch_pjrt_kernels.triton_call(kernel, fallback=...)` "
-        "or a `torch.library.custom_op` around the kernel with a rule in JAX (`torch_pjrt.extend.lowers`), or "
+        "or a `torch.library.custom_op` around it with a rule in JAX (`torch_pjrt.extend.lowers`), or "
         "write it in Pallas (`torch_pjrt_kernels.pallas_op`)",
     )
 
