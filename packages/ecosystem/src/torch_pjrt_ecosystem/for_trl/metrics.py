@@ -1,20 +1,28 @@
 """What TRL's trainers log of each batch stays on the device until it is logged.
 
 Each `.item()` in TRL's own code, within `compute_loss`, gives the tensor without dims instead; `log` makes
-numbers of all, with one read for floats and one for integers.
+numbers of all, with one read for floats and one for integers. A line of TRL's such as
+
+    (entropy_sum / num_valid).item() if num_valid > 0 else 0.0
+
+goes on as if the answer were yes, and the device chooses between the two.
 """
 
 from __future__ import annotations
 
 import contextlib
+import linecache
+import re
 import sys
 from collections.abc import Callable, Iterator
-from types import ModuleType
+from types import CodeType, FrameType, ModuleType
 from typing import Any
 
 import torch
 
 from torch_pjrt_ecosystem.replacing import wrap
+
+_GUARDED = re.compile(r"\.item\(\) if \w+ > 0 else 0\.0\)?$")
 
 
 def install(module: ModuleType) -> None:
@@ -37,18 +45,53 @@ def _items_stay() -> Iterator[None]:
     if "item" in vars(tensors):  # within another of these
         yield
         return
-    tensors.item = _item
+    answers = _Answers()
+    tensors.item, tensors.__bool__ = answers.methods()
     try:
         yield
     finally:
-        del tensors.item
+        del tensors.item, tensors.__bool__
 
 
-def _item(self: torch.Tensor) -> Any:
-    is_asked_by_trl = sys._getframe(1).f_globals.get("__name__", "").startswith("trl.")
-    if is_asked_by_trl and self.device.type == "pjrt" and not self.ndim:
-        return self.detach()
-    return torch._C.TensorBase.item(self)
+class _Answers:
+    """What tensors say within `compute_loss` where TRL asks for a number.
+
+    _guard  the condition, and the line, that was said to hold: it is asked before the number is.
+    """
+
+    def __init__(self) -> None:
+        self._guard: tuple[torch.Tensor, CodeType, int] | None = None
+
+    def methods(self) -> tuple[Callable[[torch.Tensor], Any], Callable[[torch.Tensor], bool]]:
+        """In the place of `Tensor.item` and `Tensor.__bool__`."""
+
+        def item(tensor: torch.Tensor) -> Any:
+            frame = sys._getframe(1)
+            if not _is_asked_by_trl(tensor, frame):
+                return torch._C.TensorBase.item(tensor)
+            guard, self._guard = self._guard, None
+            if guard is not None and guard[1:] == (frame.f_code, frame.f_lineno):
+                return torch.where(guard[0], tensor.detach(), 0.0)
+            return tensor.detach()
+
+        def truth(tensor: torch.Tensor) -> bool:
+            frame = sys._getframe(1)
+            if _is_asked_by_trl(tensor, frame) and _is_guarded(frame):
+                self._guard = tensor, frame.f_code, frame.f_lineno
+                return True
+            return torch._C.TensorBase.__bool__(tensor)
+
+        return item, truth
+
+
+def _is_asked_by_trl(tensor: torch.Tensor, frame: FrameType) -> bool:
+    is_number = tensor.device.type == "pjrt" and not tensor.ndim
+    return is_number and frame.f_globals.get("__name__", "").startswith("trl.")
+
+
+def _is_guarded(frame: FrameType) -> bool:
+    line = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
+    return _GUARDED.search(line.strip()) is not None
 
 
 def _log(original: Callable[..., None], self: Any, *args: Any, **kwargs: Any) -> None:

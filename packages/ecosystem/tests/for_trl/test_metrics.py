@@ -1,0 +1,77 @@
+"""Numbers that TRL logs are PyTorch's, also where it asks whether there are any; none is read before."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from small import Costs
+from torch_pjrt_ecosystem.for_trl.metrics import _compute_loss, _log
+
+# As in TRL's `compute_loss`, line by line.
+SOURCE = """
+def compute_loss(total, n, metrics):
+    metrics["guarded"].append((total / n).item() if n > 0 else 0.0)
+    found = (total / n).item() if n > 0 else 0.0
+    metrics["later"].append(found)
+    metrics["plain"].append(total.item())
+    metrics["counted"].append(n.item())
+
+def branches(n):
+    if n > 0:
+        return "some"
+    return "none"
+"""
+NAMES = ("guarded", "later", "plain", "counted")
+
+
+@pytest.fixture
+def trl_like(tmp_path: Path) -> SimpleNamespace:
+    """A module whose name is one of TRL's; lines are looked up in its file."""
+    file = tmp_path / "fake_trainer.py"
+    file.write_text(SOURCE)
+    names: dict[str, Any] = {"__name__": "trl.trainer.fake_trainer"}
+    exec(compile(SOURCE, str(file), "exec"), names)
+    return SimpleNamespace(**{k: names[k] for k in ("compute_loss", "branches")})
+
+
+@pytest.mark.parametrize(
+    ("total", "n"), [(3.0, 4), (0.0, 0), (3.0, 0), (float("nan"), 4), (float("inf"), 1)]
+)
+def test_numbers_are_pytorchs_and_nothing_is_read_before_the_log(
+    trl_like: SimpleNamespace, total: float, n: int
+) -> None:
+    wanted: dict[str, list[Any]] = {name: [] for name in NAMES}
+    trl_like.compute_loss(torch.tensor(total), torch.tensor(n), wanted)
+    trainer = SimpleNamespace(_metrics={"train": {name: [] for name in NAMES}})
+    there = [torch.tensor(x).to("pjrt") + 0 for x in (total, n)]
+    costs = Costs()
+
+    costs.mark()
+    _compute_loss(trl_like.compute_loss, *there, trainer._metrics["train"])
+    costs.mark()
+    _log(lambda *_: None, trainer)
+    costs.mark()
+
+    assert [cost[0] for cost in costs.steps] == [0, 2]  # floats, and integers
+    found = trainer._metrics["train"]
+    for name in NAMES:
+        torch.testing.assert_close(found[name], wanted[name], equal_nan=True)
+        assert type(found[name][0]) is type(wanted[name][0])
+
+
+@pytest.mark.parametrize("n", [0, 4])
+def test_a_branch_of_another_form_is_asked(trl_like: SimpleNamespace, n: int) -> None:
+    found = _compute_loss(trl_like.branches, torch.tensor(n).to("pjrt"))
+
+    assert found == ("some" if n else "none")
+
+
+def test_tensors_ask_as_before_behind_it(trl_like: SimpleNamespace) -> None:
+    _compute_loss(trl_like.branches, torch.tensor(1).to("pjrt"))
+
+    assert not {"item", "__bool__"} & set(vars(torch.Tensor))
