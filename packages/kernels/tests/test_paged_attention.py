@@ -10,6 +10,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 import torch_pjrt
 from torch_pjrt_kernels import paged_attention, update_pages
+from torch_pjrt_kernels.paged import ragged_blocks, ragged_tpu
 
 HEADS, KEY_HEADS, WIDTH, SIZE, MOST = 4, 2, 8, 16, 5
 LENGTHS = [37, 80, 3]
@@ -168,3 +169,73 @@ def test_shapes_that_do_not_fit_are_refused() -> None:
     keys, values, table, lengths = cache("cpu")
     with pytest.raises(ValueError, match="shapes that fit together"):
         paged_attention(queries(1, "cpu"), keys, values, table[:2], lengths)
+
+
+@pytest.mark.parametrize("device", ["cpu", "pjrt"])
+@pytest.mark.parametrize(("n", "form"), [(1, {}), (3, {"window": 9, "soft_cap": 2.0})])
+def test_keys_and_values_side_by_side_are_what_they_are_apart(
+    device: str, n: int, form: dict[str, Any]
+) -> None:
+    keys, values, *rest = cache(device)
+    joint = torch.stack((keys, values), 3).flatten(2, 3)
+
+    ours = paged_attention(queries(n, device), joint, None, *rest, **form)
+
+    theirs = paged_attention(queries(n, device), keys, values, *rest, **form)
+    torch.testing.assert_close(ours.cpu(), theirs.cpu(), rtol=1e-5, atol=1e-5)
+    with pytest.raises(ValueError, match=r"fit together(?s:.*)\[20, 16, 3, 8\], -"):
+        paged_attention(queries(n, device), joint[:, :, :3], None, *rest)
+
+
+def test_side_by_side_one_token_of_each_sequence_is_given_to_the_kernel_for_tpus(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By one that stands for it, JAX's blocks: a sequence without a position gets zeros."""
+    seen: list[Any] = []
+
+    def in_blocks(
+        query: Any, pages: Any, table: Any, lengths: Any, starts: Any, **form: Any
+    ) -> Any:
+        seen.append((query.shape, starts.shape, form))
+        apart = (pages[:, :, ::2], pages[:, :, 1::2])
+        return ragged_blocks.ragged_paged_attention(
+            query, *apart, table, lengths, starts, None, None, None, **form
+        )
+
+    monkeypatch.setattr(ragged_tpu, "objection", lambda *args, **kwargs: None)
+    monkeypatch.setattr(ragged_tpu, "ragged_paged_attention", in_blocks)
+    keys, values, table, lengths = cache("pjrt")
+    lengths[1] = 0
+    joint = torch.stack((keys, values), 3).flatten(2, 3)
+
+    ours = paged_attention(queries(1, "pjrt"), joint, None, table, lengths, window=9).cpu()
+
+    theirs = paged_attention(queries(1, "pjrt"), keys, values, table, lengths, window=9).cpu()
+    assert seen == [((3, HEADS, WIDTH), (4,), {"window": 9, "soft_cap": None, "scale": None})]
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+    assert not ours[1].any()
+    several = torch_pjrt.explain(
+        lambda: paged_attention(queries(3, "pjrt"), joint, None, table, lengths)
+    )
+    assert "3 queries for each sequence" in " ".join(str(several).split())
+
+
+def test_compiled_ahead_for_a_tpu_one_token_of_each_sequence_is_jaxs_kernel() -> None:
+    pytest.importorskip("libtpu", reason="compiling for TPUs takes libtpu")
+
+    def like(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+        return torch.empty(shape, dtype=dtype, device="meta")
+
+    def decode(
+        q: torch.Tensor, pages: torch.Tensor, new: torch.Tensor, *rest: torch.Tensor
+    ) -> torch.Tensor:
+        update_pages(pages, new, *rest)
+        return paged_attention(q, pages, None, *rest)
+
+    rest = (like(8, 64, dtype=torch.int32), like(8, dtype=torch.int32))
+    given = (like(8, 1, 16, 128), like(512, 16, 8, 128), like(8, 1, 8, 128), *rest)
+
+    compiled = torch_pjrt.compile_for("v5e:2x2", decode, *given)
+
+    assert compiled.text().count('custom_call_target="tpu_custom_call"') == 1
+    assert compiled.temporary_bytes < 1e6  # the cache, of 16.8 MB, is not copied

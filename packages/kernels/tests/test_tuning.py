@@ -115,6 +115,24 @@ def test_bench_times_kernel_and_both_others() -> None:
     assert all(0 < seconds < 60 for seconds in took.values())
 
 
+@pytest.mark.slow("rows")
+@pytest.mark.parametrize("name", cases(128))
+def test_what_is_timed_computes_the_same_in_all_ways(name: str) -> None:
+    """The sums of what they give, and all gradients."""
+    case = cases(128)[name]
+
+    def found(function: Any, device: str) -> list[torch.Tensor]:
+        given = [x.to(device) for x in case.arguments]
+        leaves = [x.requires_grad_() for x in given[: case.n_leaves]]
+        y = function(*leaves, *given[case.n_leaves :])
+        return [y.detach(), *(torch.autograd.grad(y.sum(), leaves) if leaves else ())]
+
+    ours = found(case.kernel, "pjrt")
+    for theirs in (found(case.plain, "pjrt"), found(case.on_cpu or case.plain, "cpu")):
+        for mine, its in zip(ours, theirs, strict=True):
+            torch.testing.assert_close(mine.cpu(), its.cpu(), rtol=1e-3, atol=1e-4)
+
+
 @pytest.mark.parametrize("name", ["flash_attention", "linear_cross_entropy"])
 def test_tokamax_is_timed_on_what_the_package_computes(name: str) -> None:
     """The sums of what both give, and all gradients, are the same."""

@@ -12,7 +12,7 @@ import jax
 
 from torch_pjrt.extend import FunctionOp, Program, Table, add_report_tables, jax_dtype
 from torch_pjrt.plugin import Graph, GraphOp, LoopOp, Signature, Slot, aten, client, rules
-from torch_pjrt_kernels.attention.choice import AT_ONCE, BLOCKS, SOME_PAGES, Way
+from torch_pjrt_kernels.attention.choice import AT_ONCE, BLOCKS, Way
 from torch_pjrt_kernels.attention.form import Sizes
 from torch_pjrt_kernels.attention.lowerings import problem_of, way_of
 from torch_pjrt_kernels.flex.call import attended
@@ -101,9 +101,13 @@ def _of_flash(query: Any, key: Any, *rest: Any) -> _Row:
     return query.shape[:3], key.shape[:3], way
 
 
-def _of_pages(query: Any, key_pages: Any, values: Any, table: Any, *rest: Any) -> _Row:
-    keys = (table.shape[0], key_pages.shape[2], table.shape[1] * key_pages.shape[1])
-    return (query.shape[0], query.shape[2], query.shape[1]), keys, Way(SOME_PAGES, {})
+def _of_pages(query: Any, key_pages: Any, value_pages: Any, table: Any, *rest: Any) -> _Row:
+    way = import_module("torch_pjrt_kernels.paged.operator").way_of(
+        query, key_pages, value_pages, table, *rest
+    )
+    heads = key_pages.shape[2] // (2 if value_pages is None else 1)
+    keys = (table.shape[0], heads, table.shape[1] * key_pages.shape[1])
+    return (query.shape[0], query.shape[2], query.shape[1]), keys, way
 
 
 def _of_ragged(query: Any, key_pages: Any, value_pages: Any, table: Any, *rest: Any) -> _Row:

@@ -22,13 +22,14 @@ _POSITIONS_OF_STEP = 512
 
 
 def paged_attention(
-    query: Array, key_pages: Array, value_pages: Array, page_table: Array, lengths: Array,
+    query: Array, key_pages: Array, value_pages: Array | None, page_table: Array, lengths: Array,
     sinks: Array | None, key_scale: Array | None, value_scale: Array | None, *,
     window: int | None, soft_cap: float | None, scale: Any,
 ) -> Array:  # fmt: skip
-    """As the reference. B batch, Q queries, N key heads, G heads that share one, K positions of a step."""
+    """As the operator. B batch, Q queries, N key heads, G heads that share one, K positions of a step."""
     b, n_queries, heads, width = query.shape
-    _, size, n, value_width = value_pages.shape
+    _, size, n, value_width = (key_pages if value_pages is None else value_pages).shape
+    n = n // 2 if value_pages is None else n
     wide, g = rules.opmath(query.dtype), heads // n
     n_pages = min(max(_POSITIONS_OF_STEP // size, 1), page_table.shape[1])
     n_positions = np.int32(n_pages * size)
@@ -46,8 +47,13 @@ def paged_attention(
     def step(number: Array, state: State) -> State:
         greatest, total, sums = state
         pages = lax.dynamic_slice_in_dim(table, number * np.int32(n_pages), n_pages, 1)
-        k_BNKW = _positions(key_pages, key_scale, pages, query.dtype)
-        v_BNKV = _positions(value_pages, value_scale, pages, query.dtype)
+        if value_pages is None:
+            both = _taken(key_pages, pages)
+            k_BPSNW, v_BPSNV = both[:, :, :, ::2], both[:, :, :, 1::2]
+        else:
+            k_BPSNW, v_BPSNV = _taken(key_pages, pages), _taken(value_pages, pages)
+        k_BNKW = _positions(k_BPSNW, key_scale, pages, query.dtype)
+        v_BNKV = _positions(v_BPSNV, value_scale, pages, query.dtype)
         scores = _product(q_BNRW, k_BNKW, 3, 3) * factor
         scores = scores.reshape(*shape, -1)
         if soft_cap is not None:
@@ -93,11 +99,15 @@ def paged_attention(
     return out.astype(query.dtype)
 
 
+def _taken(x: Array, numbers_BP: Array) -> Array:
+    return jnp.take(x, numbers_BP, axis=0, mode="clip")
+
+
 def _positions(pages: Array, scale: Array | None, numbers_BP: Array, dtype: Any) -> Array:
-    """The positions of some pages, one after the other, as what they stand for: BNKW."""
-    found = jnp.take(pages, numbers_BP, axis=0, mode="clip").astype(dtype)
+    """The positions of some pages, BPSNW, one after the other, as what they stand for: BNKW."""
+    found = pages.astype(dtype)
     if scale is not None:
-        of_pages = scale if scale.ndim == 1 else jnp.take(scale, numbers_BP, axis=0, mode="clip")
+        of_pages = scale if scale.ndim == 1 else _taken(scale, numbers_BP)
         found = found * of_pages.astype(dtype)[..., None]
     b, p, s, n, w = found.shape
     return jnp.moveaxis(found.reshape(b, p * s, n, w), 2, 1)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
@@ -12,9 +14,11 @@ from torch_pjrt_kernels import (
     flash_attention,
     linear_cross_entropy,
     paged_attention,
+    ragged_paged_attention,
     rotary,
 )
 from torch_pjrt_kernels.attention import reference as attention
+from torch_pjrt_kernels.paged import ragged_reference
 from torch_pjrt_kernels.paged import reference as paged
 from torch_pjrt_kernels.tuning import by_tokamax
 from torch_pjrt_kernels.tuning.timing import least_s
@@ -44,6 +48,40 @@ def _plain_loss(x: Tensor, w: Tensor, target: Tensor) -> Tensor:
     return F.cross_entropy(F.linear(x, w), target)
 
 
+def _on_cpu(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+def _flex(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """All to all. PyTorch warns of what it does on other devices, where it is not compiled."""
+    from torch.nn.attention.flex_attention import flex_attention
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return flex_attention(q, k, v)  # type: ignore[return-value]
+
+
+def _varlen(length: int) -> tuple[Callable[..., Tensor], Callable[..., Tensor]]:
+    """Four sequences in a row of `length` positions, (T, H, W): `varlen_attn`, and one by one."""
+    from torch.nn.attention.varlen import varlen_attn
+
+    ends = [0, length // 8, length // 4, length // 2, length]
+    starts = torch.tensor(ends, dtype=torch.int32, device="pjrt")
+
+    def in_a_row(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        found = varlen_attn(q, k, v, starts, starts, length, length, window_size=(-1, 0))
+        return found[0] if isinstance(found, tuple) else found
+
+    def one_by_one(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        parts = [
+            _on_cpu(*(x[a:b].transpose(0, 1)[None] for x in (q, k, v)))[0].transpose(0, 1)
+            for a, b in pairwise(ends)
+        ]
+        return torch.cat(parts)
+
+    return in_a_row, one_by_one
+
+
 def _plain_rotary(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     first, second = x.chunk(2, -1)
     return x * cos + torch.cat((-second, first), -1) * sin
@@ -55,10 +93,18 @@ def cases(length: int) -> dict[str, Case]:
     heads = [torch.randn(1, 4, length, 64) for _ in range(3)]
     pages = [torch.randn(4 * (length // 16), 16, 4, 64) for _ in range(2)]
     table = torch.arange(4 * (length // 16)).reshape(4, -1).int()
+    in_a_row, one_by_one = _varlen(length)
+    starts = torch.tensor([0, 1, 2, 3, 64])  # three single tokens, and a part of a prompt
     return {
         "flash_attention": Case(
             lambda q, k, v: flash_attention(q, k, v, is_causal=True), _plain_attention, heads, 3,
-            lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True),
+            _on_cpu,
+        ),
+        "flex_attention": Case(
+            _flex, lambda *qkv: attention.attention(*qkv)[0], heads, 3, F.scaled_dot_product_attention
+        ),
+        "varlen_attn": Case(
+            in_a_row, one_by_one, [x[0].transpose(0, 1).contiguous() for x in heads], 3
         ),
         "linear_cross_entropy": Case(
             linear_cross_entropy, _plain_loss,
@@ -68,6 +114,10 @@ def cases(length: int) -> dict[str, Case]:
         "paged_attention": Case(
             paged_attention, paged.paged_attention,
             [torch.randn(4, 1, 8, 64), *pages, table, torch.full((4,), length)], 0,
+        ),
+        "ragged_paged_attention": Case(
+            ragged_paged_attention, ragged_reference.ragged_paged_attention,
+            [torch.randn(64, 8, 64), *pages, table, torch.full((4,), length), starts], 0,
         ),
     }  # fmt: skip
 
