@@ -71,9 +71,9 @@ def test_all_ways_are_products_with_the_weight_that_the_format_means(kind, rows,
 
 
 def test_values_of_nf4_are_chosen_by_their_numbers():
-    assert grouped.nf4_values(jnp.arange(16, dtype=jnp.uint8)).tolist() == [
-        float(np.float32(v)) for v in packing.NF4
-    ]
+    wanted = [float(np.float32(v)) for v in packing.NF4]
+
+    assert grouped.nf4_values(jnp.arange(16, dtype=jnp.uint8)).tolist() == wanted
 
 
 def test_numbers_that_are_not_finite_stay_in_their_rows():
