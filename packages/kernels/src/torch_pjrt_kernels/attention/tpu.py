@@ -29,7 +29,7 @@ _LARGEST_BLOCK = 512
 _WIDTHS = (64, 128, 192, 256)
 # Over several chips each computes its batches and its heads, those of queries beside those of their keys.
 _QKV, _OUT, _SEGMENTS = "b (n g) q w, b n k w, b n k v", "b (n g) q v", ", b q"
-_SPLIT = ("b", "n")
+_SPLIT, _SHARED = ("b", "n"), ("n", "g")
 
 
 def objection(problem: Problem, dtype: str, *, has_bias: bool, dropout_p: float) -> str | None:
@@ -129,7 +129,7 @@ def backward(
 def _rule(arrays: str, segments: Array | None, results: str) -> SplittingRule:
     text = f"{arrays}{'' if segments is None else _SEGMENTS} -> {results}"
     left, _, right = text.partition("->")
-    return SplittingRule.parsed(text, left.count(",") + 1, right.count(",") + 1, _SPLIT)
+    return SplittingRule.parsed(text, left.count(",") + 1, right.count(",") + 1, _SPLIT, _SHARED)
 
 
 def _scaled(x: Array, scale: Any) -> Array:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
+from math import lcm, prod
 from typing import Any
 
 from torch_pjrt.errors import LoweringError
@@ -25,15 +25,24 @@ class SplittingRule:
     are split along a name that all results have, and some array, where it is the first of its dims; the
     others are kept whole. `names_split` says along which instead: where a result lacks one, as a gradient
     may, the parts are added up.
+
+    shared   two names, `n` and `g`: each of the first serves several, which may be split, too. Where more
+             chips share out the dims `(n g)` than there are of `n`, dims of `n` alone are repeated.
     """
 
     arrays: tuple[Dims, ...]
     results: tuple[Dims, ...]
     names_split: frozenset[str] | None = None
+    shared: tuple[str, str] | None = None
 
     @classmethod
     def parsed(
-        cls, text: str, n_arrays: int, n_results: int, split: Sequence[str] | None = None
+        cls,
+        text: str,
+        n_arrays: int,
+        n_results: int,
+        split: Sequence[str] | None = None,
+        shared: tuple[str, str] | None = None,
     ) -> SplittingRule:
         """Read from `i j, j -> i j`. Raises `LoweringError` where it has not one part for each array."""
         left, arrow, right = text.partition("->")
@@ -47,7 +56,7 @@ class SplittingRule:
                 expected=f"names of dims for {n_arrays} arrays -> for {n_results} results, "
                 "as in `i j, j -> i j`",
             )
-        return cls(arrays, results, None if split is None else frozenset(split))
+        return cls(arrays, results, None if split is None else frozenset(split), shared)
 
     def split_names(self) -> frozenset[str]:
         """The names along which arrays may be split."""
@@ -86,7 +95,7 @@ class SplittingRule:
                 empty if shape == (0,) else dims
                 for dims, shape in zip(self.results, results, strict=True)
             )
-        rule = SplittingRule(self.arrays, of_results, self.split_names())
+        rule = SplittingRule(self.arrays, of_results, self.split_names(), self.shared)
         pairs = list(zip((*self.arrays, *of_results), (*arrays, *results), strict=True))
         for dims, shape in pairs:
             if len(dims) != len(shape):
@@ -132,7 +141,8 @@ class SizedRule:
             return ", ".join(f"[{dims}]" for dims in written)
 
         sizes = ", ".join(f"{letter}={self.sizes[name]}" for name, letter in letters.items())
-        whole = [letter for n, letter in letters.items() if n not in self.rule.split_names()]
+        split = self.rule.split_names().union(self.rule.shared or ())
+        whole = [letter for n, letter in letters.items() if n not in split]
         kept = f" need_replication={{{', '.join(whole)}}}" if whole else ""
         return (
             f"#sdy.op_sharding_rule<({side(arrays)})->({side(results)}) {{{sizes}}}{kept}, custom>"
@@ -141,6 +151,29 @@ class SizedRule:
     def _of_several(self, dim: Dim) -> Dim:
         """The names that Shardy takes: among several none is of size 1."""
         return tuple(name for name in dim if self.sizes[name] != 1) or dim[:1]
+
+    def repeated(
+        self, specs: Sequence[Sequence[Sequence[str]]], axes: dict[str, int]
+    ) -> tuple[int, SizedRule]:
+        """How often what is shared is repeated, for arrays that lie like this, and the rule of that."""
+        if self.rule.shared is None:
+            return 1, self
+        name, sharing = self.rule.shared
+        n, g = self.sizes[name], self.sizes[sharing]
+        for dims, spec in zip((*self.rule.arrays, *self.rule.results), specs, strict=True):
+            for dim, of_dim in zip(dims, spec, strict=True):
+                if dim != (name, sharing):
+                    continue
+                parts = 1
+                for axis in of_dim:
+                    if n * g % (parts * axes[axis]):
+                        break
+                    parts *= axes[axis]
+                times = lcm(n, parts) // n
+                if times > 1:
+                    sizes = {**self.sizes, name: n * times, sharing: g // times}
+                    return times, SizedRule(self.rule, sizes)
+        return 1, self
 
     def axes_of_names(
         self, specs: Sequence[Sequence[Sequence[str]]], axes: dict[str, int]

@@ -71,8 +71,9 @@ def _mapped(
     lying: Lying | None,
     chips: Sequence[Any],
 ) -> Any:
-    rule, axes, sizes = sized.rule, {}, {"chips": len(chips)}
+    rule, axes, sizes, times = sized.rule, {}, {"chips": len(chips)}, 1
     if lying is not None:
+        times, sized = sized.repeated(lying.specs, lying.axes)
         axes, sizes = sized.axes_of_names(lying.specs, lying.axes), lying.axes
     mesh = Mesh(np.array(chips).reshape(*sizes.values()), tuple(sizes))
 
@@ -88,7 +89,24 @@ def _mapped(
         on_chip, mesh=mesh, in_specs=specs(rule.arrays), out_specs=specs(rule.results),
         check_vma=False,
     )  # fmt: skip
-    return jax.tree.unflatten(structure, mapped(*arrays))
+    if times == 1 or rule.shared is None:
+        return jax.tree.unflatten(structure, mapped(*arrays))
+    alone = (rule.shared[0],)
+    more = [
+        jax.numpy.repeat(x, times, dims.index(alone)) if alone in dims else x
+        for x, dims in zip(arrays, rule.arrays, strict=True)
+    ]
+    fewer = [
+        _sums(x, times, dims.index(alone)) if alone in dims else x
+        for x, dims in zip(mapped(*more), rule.results, strict=True)
+    ]
+    return jax.tree.unflatten(structure, fewer)
+
+
+def _sums(x: Array, times: int, at: int) -> Array:
+    """The sums of so many along a dim, in float32: of gradients of what was repeated."""
+    shape = (*x.shape[:at], x.shape[at] // times, times, *x.shape[at + 1 :])
+    return x.reshape(shape).astype("float32").sum(at + 1).astype(x.dtype)
 
 
 def _summed(x: Array, dims: Dims, axes: dict[str, tuple[str, ...]]) -> Array:
