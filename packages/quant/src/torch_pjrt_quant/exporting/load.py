@@ -56,7 +56,9 @@ def load(folder: str | Path, *, device: Any = None, as_numpy: bool = True) -> Mo
 class Model:
     """Entry points of an exported model with the tensors that they share.
 
-    tensors     name -> JAX array: weights, and buffers as they are now.
+    tensors     name -> JAX array: weights, and buffers as they are now. The next call that writes to a buffer
+                takes its memory for the new value, so an array of it that is kept meanwhile is deleted.
+    state       name -> NumPy array: the buffers that the model writes to, as they were when it was exported.
     entries     name -> Entry. Calling the model calls the first one.
     """
 
@@ -65,7 +67,7 @@ class Model:
         self.as_numpy = as_numpy
         with _wide(), jax.default_device(device):
             self.tensors = _read(folder / "weights.safetensors")
-        self.state = {name: self.tensors[name] for name in signature["state"]}
+        self.state = {name: np.array(self.tensors[name]) for name in signature["state"]}
         self.entries = {n: Entry(self, n, e) for n, e in signature["entries"].items()}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -79,7 +81,8 @@ class Model:
 
     def reset(self) -> None:
         """Buffers that the model writes to are as they were when it was exported."""
-        self.tensors.update(self.state)
+        with _wide(), jax.default_device(self.device):
+            self.tensors.update({n: jnp.array(x, copy=True) for n, x in self.state.items()})
 
 
 class Entry:
@@ -88,7 +91,9 @@ class Entry:
     def __init__(self, model: Model, name: str, entry: Any) -> None:
         self.model, self.name, self.signature = model, name, entry
         self.exported = program(model.folder, entry["program"])
-        self._compiled = jax.jit(self.exported.call)
+        updated = set(entry["updates"])
+        donated = [n for n, tensor in enumerate(entry["tensors"]) if tensor in updated]
+        self._compiled = jax.jit(self.exported.call, donate_argnums=donated)
 
     def __call__(self, *args: Any, seed: int | None = None, **kwargs: Any) -> Any:
         """What the module's method gives. `seed` is for models that draw random numbers (0 otherwise).
