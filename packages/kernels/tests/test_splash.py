@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
@@ -15,6 +17,9 @@ from torch_pjrt_kernels import flash_attention
 from torch_pjrt_kernels.attention import lowerings, reference, tpu
 from torch_pjrt_kernels.attention.choice import AT_ONCE, BLOCKS, SPLASH, Problem
 from torch_pjrt_kernels.attention.operator import way_of
+from torch_pjrt_kernels.tuning import table
+from torch_pjrt_kernels.tuning.cli import main
+from torch_pjrt_kernels.tuning.tune import tuned_on_tpu
 
 FORMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "causal": ({"behind": 0}, {"is_causal": True}),
@@ -151,3 +156,48 @@ def test_flash_attention_is_the_kernel_in_programs_for_tpus() -> None:
 
     assert "tpu_custom_call" in by_kernel.text()
     assert "tpu_custom_call" not in in_blocks.text()
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    torch.zeros(1, device="pjrt")  # starts the device
+    monkeypatch.setenv(table.VARIABLE, str(tmp_path / "blocks.json"))
+    return tmp_path / "blocks.json"
+
+
+def test_blocks_are_the_measured_ones_where_they_divide_the_lengths(file: Path) -> None:
+    def blocks() -> tuple[int, int]:
+        return tpu._blocks(1024, 768, 64, is_causal=True)
+
+    name = tpu.entry_of(1024, 768, 64, is_causal=True)
+
+    assert blocks() == (512, 256)
+    table.keep({name: (1024, 128)})
+    assert blocks() == (1024, 128)
+    assert tpu._blocks(1024, 768, 64, is_causal=False) == (512, 256)
+    for unfit in ((1024, 512), (96, 128)):
+        table.keep({name: unfit})
+        assert blocks() == (512, 256)
+    assert (1024, 256) in tpu.candidates(1024, 768)
+
+
+@pytest.mark.slow
+def test_tuning_times_the_kernel_and_keeps_what_calls_then_have(
+    file: Path, on_any_chip: None
+) -> None:
+    problem = Problem(1, 2, 1, 256, 256, 64, 64, "bfloat16", is_causal=True)
+    unfit = replace(problem, queries=250)
+
+    # The kernel does not compile with blocks of 96.
+    found = tuned_on_tpu([unfit, problem], sizes=[(96, 128), (128, 128)], repetitions=1)
+    [(entry, best, took)] = found
+
+    assert entry == tpu.entry_of(256, 256, 64, is_causal=True)
+    assert set(took) == {(256, 256), (128, 128)}
+    assert took[best] == min(took.values())
+
+
+def test_without_a_tpu_there_is_nothing_to_tune(file: Path, capsys: Any) -> None:
+    assert main(["tune", "--op", "splash", "--shapes", "1x1x256x64"]) == 0
+    assert "no TPU: there is nothing to tune" in capsys.readouterr().out
+    assert not file.exists()

@@ -18,6 +18,7 @@ from jax import lax
 from torch_pjrt.plugin import client
 from torch_pjrt_kernels.own.rule_of_dims import SplittingRule
 from torch_pjrt_kernels.own.sharding import on_chips
+from torch_pjrt_kernels.tuning.table import Blocks, pair_of
 
 if TYPE_CHECKING:
     from torch_pjrt_kernels.attention.choice import Problem
@@ -26,6 +27,7 @@ Array = jax.Array
 
 _LANES = 128
 _LARGEST_BLOCK = 512
+_SIZES = (128, 256, 512, 1024, 2048)
 _WIDTHS = (64, 128, 192, 256)
 # Over several chips each computes its batches and its heads, those of queries beside those of their keys.
 _QKV, _OUT, _SEGMENTS = "b (n g) q w, b n k w, b n k v", "b (n g) q v", ", b q"
@@ -96,12 +98,15 @@ def objection_of_the_chip() -> str | None:
 
 def forward(
     query: Array, key: Array, value: Array, scale: Any, pattern: Pattern,
-    segments: Array | None = None,
+    segments: Array | None = None, blocks: Blocks | None = None,
 ) -> tuple[Array, Array]:  # fmt: skip
-    """The output, BHQV, and the logsumexp of the scores, BHQ in float32. `query` is BHQW, `segments` BQ."""
+    """The output, BHQV, and the logsumexp of the scores, BHQ in float32. `query` is BHQW, `segments` BQ.
+
+    blocks   how many queries and keys one has; None: what was measured, or is usual.
+    """
 
     def run(q: Array, k: Array, v: Array, *rest: Array) -> tuple[Array, Array]:
-        kernel = _kernel(q.shape, k.shape, pattern, residuals=True)
+        kernel = _kernel(q.shape, k.shape, pattern, blocks, residuals=True)
         out, (logsumexp,) = jax.vmap(kernel)(q, k, v, *_segments(*rest))
         return out, logsumexp
 
@@ -111,12 +116,13 @@ def forward(
 
 def backward(
     grad_out: Array, query: Array, key: Array, value: Array, scale: Any, pattern: Pattern,
-    segments: Array | None = None,
+    segments: Array | None = None, blocks: Blocks | None = None,
 ) -> tuple[Array, Array, Array]:  # fmt: skip
     """The gradients of query, key and value."""
 
     def run(grad: Array, q: Array, k: Array, v: Array, *rest: Array) -> tuple[Array, Array, Array]:
-        kernel, given = _kernel(q.shape, k.shape, pattern, residuals=False), _segments(*rest)
+        kernel = _kernel(q.shape, k.shape, pattern, blocks, residuals=False)
+        given = _segments(*rest)
         _, pull = jax.vjp(lambda *qkv: jax.vmap(kernel)(*qkv, *given), q, k, v)
         return pull(grad)
 
@@ -151,7 +157,12 @@ def _segments(*given: Array) -> tuple[Any, ...]:
 
 
 def _kernel(
-    query: tuple[int, ...], key: tuple[int, ...], pattern: Pattern, *, residuals: bool
+    query: tuple[int, ...],
+    key: tuple[int, ...],
+    pattern: Pattern,
+    blocks: Blocks | None,
+    *,
+    residuals: bool,
 ) -> Any:
     from jax.experimental.pallas.ops.tpu import splash_attention as splash
 
@@ -164,15 +175,15 @@ def _kernel(
         one = splash.CausalMask(shape, first_row)
     else:
         one = splash.FullMask(shape)
-    queries, keys = _block(n_queries), _block(n_keys)
-    blocks = splash.BlockSizes(
+    queries, keys = blocks or _blocks(n_queries, n_keys, query[3], is_causal=behind == 0)
+    sizes = splash.BlockSizes(
         block_q=queries, block_kv=keys, block_kv_compute=keys,
         block_q_dkv=queries, block_kv_dkv=keys, block_kv_dkv_compute=keys,
         block_q_dq=queries, block_kv_dq=keys,
     )  # fmt: skip
     return splash.make_splash_mha(
         splash.MultiHeadMask([one] * query[1]),
-        block_sizes=blocks,
+        block_sizes=sizes,
         head_shards=1,
         q_seq_shards=1,
         save_residuals=residuals,
@@ -180,5 +191,19 @@ def _kernel(
     )
 
 
-def _block(n: int) -> int:
-    return math.gcd(n, _LARGEST_BLOCK)
+def entry_of(queries: int, keys: int, width: int, *, is_causal: bool) -> str:
+    """The name of what was measured in the table, for the chip at work. Heads are computed one by one."""
+    kind = "causal" if is_causal else "full"
+    return f"{client().chip.device_kind} {kind} splash attention {queries}x{keys} {width}"
+
+
+def candidates(queries: int, keys: int) -> list[Blocks]:
+    """Sizes of blocks that the kernel takes for these lengths."""
+    return [(q, k) for q in _SIZES for k in _SIZES if queries % q == 0 and keys % k == 0]
+
+
+def _blocks(queries: int, keys: int, width: int, *, is_causal: bool) -> Blocks:
+    found = pair_of(lambda: entry_of(queries, keys, width, is_causal=is_causal))
+    if found is not None and found in candidates(queries, keys):
+        return found
+    return math.gcd(queries, _LARGEST_BLOCK), math.gcd(keys, _LARGEST_BLOCK)

@@ -16,7 +16,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     bench.add_argument("--lengths", type=int, nargs="+", default=[1024, 4096])
     bench.add_argument("--op", nargs="+", help="only these functions")
     tune = commands.add_parser("tune", help="find sizes of blocks, and keep them for this device")
-    tune.add_argument("--op", choices=["attention"], default="attention")
+    tune.add_argument("--op", choices=["attention", "splash"], default="attention",
+                      help="attention in blocks, or JAX's kernel for TPUs, in bfloat16")  # fmt: skip
     tune.add_argument(
         "--shapes", nargs="+", default=[_TUNE],
         help="batch x heads x length x width, as in 1x4x4096x64; 1x8:2x4096x64 has 2 key heads",
@@ -49,8 +50,10 @@ def _bench(options: argparse.Namespace) -> int:
 def _tune(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     from torch_pjrt_kernels.attention.choice import Problem
     from torch_pjrt_kernels.tuning.table import keep
-    from torch_pjrt_kernels.tuning.tune import tuned
+    from torch_pjrt_kernels.tuning.tune import tuned, tuned_on_tpu
 
+    of_splash = options.op == "splash"
+    dtype = "bfloat16" if of_splash else options.dtype
     problems = []
     for text in options.shapes:
         try:
@@ -58,11 +61,12 @@ def _tune(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
             n_heads, _, key_heads = heads.partition(":")
             b, h, n, w = int(batch), int(n_heads), int(length), int(width)
             sizes = (b, h, int(key_heads or n_heads), n, n, w, w)
-            problems.append(Problem(*sizes, options.dtype, is_causal=not options.full))
+            problems.append(Problem(*sizes, dtype, is_causal=not options.full))
         except ValueError:
             parser.error(f"{text!r} is no shape: it takes one like {_TUNE}")
     found = {}
-    for entry, best, took in tuned(problems, repetitions=options.repetitions):
+    timed = tuned_on_tpu if of_splash else tuned
+    for entry, best, took in timed(problems, repetitions=options.repetitions):
         usual = next(iter(took))
         found[entry] = best
         print(
@@ -71,7 +75,11 @@ def _tune(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
             flush=True,
         )
     if len(found) < len(problems):
-        print("Shapes that are short are not computed in blocks: there is nothing to tune.")
+        print(
+            "The kernel does not take some shapes, or the device is no TPU: there is nothing to tune."
+            if of_splash
+            else "Shapes that are short are not computed in blocks: there is nothing to tune."
+        )
     if found and not options.dry_run:
         print(f"Kept in {keep(found)}. Programs that are compiled already stay as they are.")
     return 0

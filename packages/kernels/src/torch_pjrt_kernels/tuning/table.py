@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,8 +46,13 @@ def entry_of(problem: Problem) -> str:
 
 def blocks_of(problem: Problem) -> Blocks | None:
     """The measured sizes of a problem's blocks; None where it was not measured."""
+    return pair_of(lambda: entry_of(problem))
+
+
+def pair_of(name: Callable[[], str]) -> Blocks | None:
+    """The two positive numbers of an entry; None where there are none. Where nothing is, nobody is asked."""
     known = entries()
-    found: Any = known.get(entry_of(problem)) if known else None
+    found: Any = known.get(name()) if known else None
     return (found[0], found[1]) if _is_pair(found) else None
 
 

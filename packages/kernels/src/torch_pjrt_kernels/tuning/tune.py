@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import torch
 
 from torch_pjrt.plugin import client
+from torch_pjrt_kernels.attention import tpu
 from torch_pjrt_kernels.attention.blockwise import forward
 from torch_pjrt_kernels.attention.blockwise_backward import backward
 from torch_pjrt_kernels.attention.choice import Problem, objection_to_blocks, sizes_of
@@ -58,6 +60,46 @@ def tuned(
         yield entry_of(problem), min(took, key=took.__getitem__), took
 
 
+def tuned_on_tpu(
+    problems: Sequence[Problem],
+    *,
+    sizes: Sequence[Blocks] | None = None,
+    repetitions: int = 3,
+) -> Iterator[tuple[str, Blocks, dict[Blocks, float]]]:
+    """As `tuned`, of JAX's splash kernel; what it does not take, or compile, is left out."""
+    torch.zeros(1, device="pjrt")  # starts the device
+    for problem in problems:
+        against = tpu.objection_of_the_chip() or tpu.objection(
+            problem, problem.dtype, has_bias=False, dropout_p=0.0
+        )
+        if against is not None:
+            continue
+        n, m = problem.queries, problem.keys
+        usual = math.gcd(n, 512), math.gcd(m, 512)
+        tried = dict.fromkeys([usual, *(tpu.candidates(n, m) if sizes is None else sizes)])
+        steps: dict[str, Callable[[], Any]] = {}
+        for blocks in list(tried):
+            try:
+                steps[f"{blocks[0]} {blocks[1]}"] = _step_on_tpu(problem, blocks)
+            except Exception:  # too large for the chip's fast memory, say
+                if blocks == usual:
+                    raise
+                del tried[blocks]
+        took = dict(zip(tried, least_s(steps, repetitions).values(), strict=True))
+        entry = tpu.entry_of(n, m, problem.width, is_causal=problem.is_causal)
+        yield entry, min(took, key=took.__getitem__), took
+
+
+def _step_on_tpu(problem: Problem, blocks: Blocks) -> Callable[[], Any]:
+    pattern = tpu.Pattern(behind=0 if problem.is_causal else None)
+    form: Any = (problem.width**-0.5, pattern, None, blocks)
+
+    def both(q: Any, k: Any, v: Any, grad: Any) -> Any:
+        return tpu.forward(q, k, v, *form)[0], tpu.backward(grad, q, k, v, *form)
+
+    return _compiled(both, problem)
+
+
 def _step(problem: Problem, blocks: Blocks) -> Callable[[], Any]:
     sizes = Sizes(
         problem.batch, problem.key_heads, problem.heads // problem.key_heads, problem.queries,
@@ -69,6 +111,10 @@ def _step(problem: Problem, blocks: Blocks) -> Callable[[], Any]:
         out, logsumexp = forward(q, k, v, form, sizes)
         return out, backward(grad, q, k, v, out, logsumexp, form, sizes)[:3]
 
+    return _compiled(both, problem)
+
+
+def _compiled(both: Callable[..., Any], problem: Problem) -> Callable[[], Any]:
     numbers, of = np.random.default_rng(0), problem
     shapes = (
         (of.batch, of.heads, of.queries, of.width),
