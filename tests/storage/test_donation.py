@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 import torch_pjrt
+from fixture_types import Count, Run
 from torch_pjrt.tensor.storage.view import value_of
 
 pytestmark = pytest.mark.usefixtures("no_garbage")
@@ -44,6 +45,23 @@ def test_in_place_write_takes_over_the_memory() -> None:
     assert donated() == before + 1
     assert old() is None or old().is_deleted()
     assert x.sum().item() == 2000
+
+
+@pytest.mark.slow
+def test_an_operator_that_has_imported_dynamo_holds_no_memory(python: Run) -> None:
+    script = """
+import gc, sys
+gc.disable()
+import torch, torch_pjrt
+x = torch.ones(1000, device="pjrt")
+torch_pjrt.sync()
+assert "torch._dynamo" not in sys.modules
+x.add_(1)
+assert "torch._dynamo" in sys.modules
+torch_pjrt.sync()
+print(torch_pjrt.report().as_dict()["donated"])
+"""
+    assert python(script, fresh=True).stdout.split() == ["1"]
 
 
 def test_optimizer_step_donates_parameters_and_state() -> None:
@@ -121,6 +139,27 @@ def test_program_that_donates_also_runs_when_its_input_is_held() -> None:
 
     assert results == [10, 20, 30, 40]
     assert [a.sum() for a in held] == [10, 30]
+
+
+def test_a_step_whose_inputs_are_held_now_and_then_is_no_other_program(compiled: Count) -> None:
+    weights = [torch.full((10,), float(i)).to("pjrt") for i in range(5)]
+    averages = [torch.empty_like(w) for w in weights]
+
+    def step() -> None:
+        for w in weights:
+            w.mul_(2).add_(1)
+        torch_pjrt.sync()
+
+    step()
+    step()
+    for a, w in zip(averages, weights, strict=True):
+        a.copy_(w)  # which shares the array
+    for _ in range(3):
+        step()
+
+    assert compiled() == 1
+    assert [a.tolist() for a in averages] == [[4.0 * i + 3] * 10 for i in range(5)]
+    assert [w.tolist() for w in weights] == [[32.0 * i + 31] * 10 for i in range(5)]
 
 
 def test_saved_tensor_of_autograd_is_not_donated() -> None:

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 from torch._ops import OpOverload
 
-from torch_pjrt.graph.signature import InternalOp, Signature
+from torch_pjrt.graph.signature import Signature
 from torch_pjrt.graph.tape import Tape
 from torch_pjrt.session import session
 
@@ -63,6 +63,7 @@ def likely_inputs(tape: Tape) -> tuple[list[int], list[int]]:
         if len(shared) < _LIKE * max(len(called), len(before)):
             continue
         for n in shared:
+            # Only so an offset of a view becomes one: where it stays a constant, a slice is cheaper.
             pairs = zip(called[n], before[n], strict=True)
             found.update((kind, i) for (kind, i, value), (_, _, old) in pairs if value != old)
     _recent.called.append(called)
@@ -80,13 +81,11 @@ def _is_of_an_optimizer(signature: Signature) -> bool:
 
 
 def _numbers(tape: Tape) -> Iterator[tuple[Signature, type, int]]:
-    """Of each number of a PyTorch operator: the signature, int or float, and its index there."""
+    """Of each number: the signature, int or float, and its index there."""
     code, counts, position = tape.code, Counter[type](), 0
     while position < len(code):
         signature = code[position]
         for kind in signature.numbers:
-            # The offset of a view stays a constant where it can: a slice there is cheaper.
-            if not isinstance(signature.op, InternalOp):
-                yield signature, kind, counts[kind]
+            yield signature, kind, counts[kind]
             counts[kind] += 1
         position += 1 + len(signature.specs) + 2 * signature.random

@@ -57,6 +57,9 @@ if TYPE_CHECKING:
     from torch_pjrt.graph.tape import Tape, Value
 
 _MOST_VARIANTS = 2
+_MOST_COPIED = (
+    8  # launches that copy what is held, before a program is compiled that leaves it alone
+)
 
 
 class Program:
@@ -210,13 +213,30 @@ class Program:
 
 
 class Entry:
-    """The programs of one code and one set of outputs."""
+    """The programs of one code and one set of outputs.
+
+    variants   by what they take of their inputs' memory.
+    n_copied   how often another one was asked for, and one that takes more has run with copies.
+    """
 
     def __init__(self, tape: Tape) -> None:
         self.history = NumberHistory(tape)
         ints, floats = likely_inputs(tape) if tape.joint is None else all_numbers(tape)
         self.plan = NumberPlan(tape, np.array(ints, np.int64), np.array(floats, np.int64))
         self.variants: dict[tuple[int, ...], Program] = {}
+        self.n_copied = 0
+
+    def with_copies(self, donated: tuple[int, ...]) -> Program | None:
+        """One that takes more than this, which is then copied first: for a step that is an exception.
+
+        It needs the memory that a program which takes less would: an input that stays beside its result.
+        """
+        if self.n_copied >= _MOST_COPIED:
+            return None
+        found = (p for taken, p in self.variants.items() if set(taken) > set(donated))
+        program = next(found, None)
+        self.n_copied += program is not None
+        return program
 
     @property
     def used(self) -> int:
@@ -266,6 +286,8 @@ def program_for(
         entry.variants.clear()
     donated = tuple(reusable)
     program = entry.variants.get(donated)
+    if program is None and tape.joint is None:
+        program = entry.with_copies(donated)
     if program is None and len(entry.variants) >= _MOST_VARIANTS and tape.joint is None:
         least, *_, most = sorted(entry.variants, key=len)
         if len(donated) > len(most):  # what held the inputs is gone: worth a program, once

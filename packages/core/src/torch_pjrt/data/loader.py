@@ -21,6 +21,7 @@ import torch
 from torch_pjrt.data.modes import modes_here
 from torch_pjrt.data.ownership import is_free, visit
 from torch_pjrt.interrupts.quiet import quiet
+from torch_pjrt.run.batches import begin_batch
 from torch_pjrt.session import session
 
 # Where a tensor goes: a sharding of JAX's, a value that is there already, or None.
@@ -143,7 +144,10 @@ class DeviceLoader:
                 thread.start()
                 _loops[thread] = stop
                 _end_at_exit()
+            is_first = True
             while True:
+                begin_batch(is_first=is_first)
+                is_first = False
                 batch, error, state = _next(sent, thread)
                 if error is not None:
                     raise error

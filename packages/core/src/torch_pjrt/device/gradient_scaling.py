@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from torch_pjrt.device.counting_optimizers import counting_on_the_device
 from torch_pjrt.graph.tensor_spec import contiguous_spec
-from torch_pjrt.run.sync import sync
+from torch_pjrt.run.batches import end_step
 from torch_pjrt.session import session
 from torch_pjrt.tensor.storage.buffer import is_pjrt, wrap
 from torch_pjrt.tensor.storage.view import store, value_of
@@ -93,7 +93,7 @@ def _step_unless(found_inf: torch.Tensor, optimizer: Optimizer, step: Callable[[
             store(t, value_of(torch.where(skip, old, t)))
     del before[:], skip
     old = None  # whoever holds a value at a sync makes it a result
-    sync("optimizer step")
+    end_step()
     return result
 
 

@@ -1,4 +1,7 @@
-"""DataLoader workers are forked from a process in which JAX runs threads: harmless, since they use no JAX."""
+"""Loaders of PyTorch: each batch is where a step begins, and their workers are forked without a warning.
+
+Workers are forked from a process in which JAX runs threads: harmless, since they use no JAX.
+"""
 
 from __future__ import annotations
 
@@ -9,21 +12,40 @@ from typing import Any
 from torch.utils.data import dataloader
 
 from torch_pjrt.device.imports import after_import
+from torch_pjrt.run.batches import begin_batch
 
 
 def install() -> None:
-    """Silence JAX's warning about `os.fork` while a DataLoader starts its workers, and only then.
+    """Change PyTorch's iterators of a `DataLoader`, and of torchdata's `StatefulDataLoader` once imported.
 
-    PyTorch's own, and torchdata's `StatefulDataLoader` where that is imported.
+    Before a batch is fetched, `begin_batch` is called. JAX's warning about `os.fork` is silent while workers
+    start, and only then.
     """
-    _watch(dataloader._MultiProcessingDataLoaderIter)
-    after_import(
-        "torchdata.stateful_dataloader.stateful_dataloader",
-        lambda module: _watch(getattr(module, "_StatefulMultiProcessingDataLoaderIter", None)),
-    )
+    _tell_of_batches(dataloader._BaseDataLoaderIter)
+    _silence(dataloader._MultiProcessingDataLoaderIter)
+    after_import("torchdata.stateful_dataloader.stateful_dataloader", _change_stateful)
 
 
-def _watch(loader: Any) -> None:
+def _change_stateful(module: Any) -> None:
+    _tell_of_batches(getattr(module, "_StatefulBaseDataLoaderIter", None))
+    _silence(getattr(module, "_StatefulMultiProcessingDataLoaderIter", None))
+
+
+def _tell_of_batches(loader: Any) -> None:
+    if loader is None or getattr(loader.__next__, "knows_pjrt", False):
+        return
+    original = loader.__next__
+
+    @wraps(original)
+    def __next__(self: Any) -> Any:
+        begin_batch(is_first=not self._num_yielded)
+        return original(self)
+
+    __next__.knows_pjrt = True  # type: ignore[attr-defined]
+    loader.__next__ = __next__
+
+
+def _silence(loader: Any) -> None:
     if loader is None or getattr(loader.__init__, "knows_pjrt", False):
         return
     original = loader.__init__

@@ -26,7 +26,8 @@ from torch_pjrt.graph.tape import state
 from torch_pjrt.observe import lines, value_lines
 from torch_pjrt.observe.compilations import note_lines_if_logged
 from torch_pjrt.plugin.host import host
-from torch_pjrt.run.sync import listeners, sync
+from torch_pjrt.run.batches import end_step
+from torch_pjrt.run.sync import listeners
 from torch_pjrt.settings import settings
 from torch_pjrt.tensor.registration.registry import register_for_differentiated
 
@@ -67,4 +68,4 @@ def set_up() -> None:
 def _after_step(optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
     """A training step ends with the optimizer's: one program a step, no `mark_step`."""
     if not gradient_scaling.is_deciding() and not state.tape.nested:
-        sync("optimizer step")
+        end_step()

@@ -7,6 +7,7 @@ imported here. What Python generates (the methods of dataclasses) belongs to no 
 
 from __future__ import annotations
 
+import gc
 import inspect
 import sys
 from collections.abc import Iterable, Iterator
@@ -16,6 +17,7 @@ from typing import Any
 from torch_pjrt.device.imports import after_import
 from torch_pjrt.session import session
 
+_DYNAMO = "torch._dynamo"
 _RULES = "torch._dynamo.trace_rules"
 _FRAMES = "torch._dynamo.eval_frame"
 _DECORATORS = "torch._dynamo.decorators"
@@ -25,9 +27,19 @@ _registered: set[str] = session.own("those of them that Dynamo knows", set())
 
 def install() -> None:
     """Tell Dynamo now, or when it is imported."""
+    if _DYNAMO not in sys.modules:
+        after_import(_DYNAMO, _let_go_of_frames)
     after_import(_RULES, _register)
     after_import(_FRAMES, _skip_generated_code)
     after_import(_DECORATORS, _allow_annotations)
+
+
+def _let_go_of_frames(dynamo: ModuleType) -> None:
+    """Collect the cycle that `torch.fx.wrap` leaves, for each module, of its frame and all that called it.
+
+    Where an operator's first call imports Dynamo, those hold its tensors, and their memory is not reused.
+    """
+    gc.collect()
 
 
 def keep_out(packages: Iterable[str]) -> None:
