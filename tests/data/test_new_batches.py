@@ -250,7 +250,7 @@ class Nested(torch.utils.data.IterableDataset):
 
 
 def test_stretches_of_a_text_on_the_device_are_two_programs(compiled: Count) -> None:
-    """The first has a state that begins; where a stretch lies is an input of the second, and of all others."""
+    """The first has a state that begins; where a stretch lies is an input of the second, and so of all."""
     text = torch.randn(60, 4, generator=generator).to("pjrt")
     weight = torch.randn(4, 4, generator=generator).to("pjrt")
     found = []
