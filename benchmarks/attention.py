@@ -1,10 +1,11 @@
 """Attention by the kernels package against the device's own rule and PyTorch's CPU flash attention.
 
     python benchmarks/attention.py [--lengths 1024 2048 ...] [--shape batch heads width] [--full]
-    python benchmarks/attention.py --target h100 [--lengths ...] [--shape ...] [--full]
+    python benchmarks/attention.py --target h100 [--lengths ...] [--shape ...] [--full] [--mesh 2 2]
 
 With `--target v5e:2x2` or `--target h100` nothing is timed: the memory that XLA says programs for that device
-need beside what they take and give, in float32 and bfloat16, and whether a kernel is in them.
+need beside what they take and give, in float32 and bfloat16, and whether a kernel is in them. With `--mesh`
+it is that of a chip of a mesh (data, model), with batches and heads spread over it.
 
 In turns, in one process: each repetition runs all three, and the least time of each counts. Forward, and
 forward with backward. `between` is what XLA says that a program needs beside what it takes and gives.
@@ -28,6 +29,7 @@ import torch_pjrt
 import torch_pjrt_cpu.attention
 from torch_pjrt.plugin import aten
 from torch_pjrt_kernels.attention import lowerings
+from torch_pjrt_spmd import Mesh, mark_sharding
 
 FORWARD = aten._scaled_dot_product_fused_attention_overrideable.default
 BACKWARD = aten._scaled_dot_product_fused_attention_overrideable_backward.default
@@ -95,7 +97,15 @@ def least(steps: dict[str, Step], repetitions: int) -> dict[str, float]:
     return found
 
 
-def ahead(target: str, lengths: list[int], shape: list[int], is_causal: bool) -> None:
+def spread(x: torch.Tensor, target: str, shape: list[int]) -> torch.Tensor:
+    """A tensor of batches and heads marked for a mesh of the target's chips."""
+    mesh = Mesh(tuple(shape), ("data", "model"), target=target)
+    return mark_sharding(x, mesh, ("data", "model"))
+
+
+def ahead(
+    target: str, lengths: list[int], shape: list[int], is_causal: bool, mesh: list[int] | None
+) -> None:
     """A line for each length and dtype, compiled for a device that is not here."""
     batch, heads, width = shape
     attend = partial(scaled_dot_product_attention, is_causal=is_causal)
@@ -107,6 +117,8 @@ def ahead(target: str, lengths: list[int], shape: list[int], is_causal: bool) ->
                 torch.empty(batch, heads, length, width, dtype=dtype, device="meta")
                 for _ in range(3)
             ]
+            if mesh:
+                given = [spread(x, target, mesh) for x in given]
 
             def forward(*given: Any) -> Any:
                 return attend(*given)
@@ -132,9 +144,11 @@ def main() -> None:
     )
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--target", help="compile for this device, as in v5e:2x2 or h100")
+    parser.add_argument("--mesh", type=int, nargs=2, help="with --target: data x model")
     options = parser.parse_args()
     if options.target:
-        return ahead(options.target, options.lengths, options.shape, not options.full)
+        causal = not options.full
+        return ahead(options.target, options.lengths, options.shape, causal, options.mesh)
     torch.ones((), device="pjrt").item()  # starts the device, which rules ask for
     batch, heads, width = options.shape
     print(
