@@ -185,3 +185,60 @@ def test_a_second_derivative_is_refused_in_words(device: str) -> None:
 
     with pytest.raises(UnsupportedError, match="`flash_attention` has no derivative"):
         torch.autograd.grad(first.sum(), q)
+
+
+def _bias(n: int) -> torch.Tensor:
+    return torch.randn(n, 1, 24, 24, generator=torch.Generator().manual_seed(3))
+
+
+#   of each name: its tensor, and along which dim vmap takes it
+BATCHED: dict[str, tuple[dict[str, tuple[torch.Tensor, int | None]], dict[str, Any]]] = {
+    "causal": ({}, {"is_causal": True}),
+    "bias of each": ({"bias": (_bias(6).reshape(3, 2, 1, 24, 24), 0)}, {}),
+    "one bias": ({"bias": (_bias(1), None)}, {"window": (5, 0)}),
+    "bias of each batch": ({"bias": (_bias(2), None)}, {}),
+    "segments": ({"segments": (torch.arange(24).expand(2, 24) // 7, None)}, {"soft_cap": 3.0}),
+    "slopes of each": ({"slopes": (torch.rand(3, 4), 0)}, {"is_causal": True}),
+    "sinks": ({"sinks": (torch.rand(4), None)}, {"is_causal": True}),
+}
+
+
+@pytest.mark.slow("rows")
+@pytest.mark.parametrize("name", BATCHED)
+def test_within_vmap_it_is_one_call(name: str, recwarn: pytest.WarningsRecorder) -> None:
+    """Against a call for each; queries have vmap's batch last, and keys have none."""
+    arrays, form = BATCHED[name]
+    generator = torch.Generator().manual_seed(0)
+    q = torch.randn(2, 4, 24, 8, 3, generator=generator)
+    k, v = (torch.randn(2, 2, 24, 8, generator=generator) for _ in range(2))
+    leaves = [x.to("pjrt").requires_grad_() for x in (q, k, v)]
+
+    def call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *more: torch.Tensor) -> Any:
+        return flash_attention(q, k, v, **dict(zip(arrays, more, strict=True)), **form)
+
+    more = [x.to("pjrt") for x, _ in arrays.values()]
+    ours = torch.vmap(call, (4, None, None, *(at for _, at in arrays.values())))(*leaves, *more)
+    found = [ours, *torch.autograd.grad(ours.square().sum(), leaves)]
+
+    on_cpu = [x.requires_grad_() for x in (q, k, v)]
+    theirs = torch.stack(
+        [
+            call(q[..., i], k, v, *(x if at is None else x[i] for x, at in arrays.values()))
+            for i in range(3)
+        ]
+    )
+    expected = [theirs, *torch.autograd.grad(theirs.square().sum(), on_cpu)]
+    for mine, its in zip(found, expected, strict=True):
+        torch.testing.assert_close(mine.detach().cpu(), its.detach(), rtol=1e-4, atol=1e-4)
+    assert not any("performance drop" in str(w.message) for w in recwarn)
+
+
+def test_dropout_within_vmap_wants_other_weights_in_each_call() -> None:
+    x = torch.randn(3, 1, 2, 16, 8, device="pjrt")
+
+    def call(x: torch.Tensor) -> torch.Tensor:
+        return flash_attention(x, x, x, dropout_p=0.5)
+
+    with pytest.raises(RuntimeError, match='expected randomness="different", saw "error"'):
+        torch.vmap(call)(x)
+    assert torch.vmap(call, randomness="different")(x).shape == x.shape

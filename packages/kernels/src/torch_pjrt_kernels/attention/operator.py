@@ -9,7 +9,7 @@ import torch
 from torch_pjrt.extend import lowers
 from torch_pjrt.plugin import client, rules
 from torch_pjrt_kernels.as_autocast import as_autocast
-from torch_pjrt_kernels.attention import check, reference, tpu
+from torch_pjrt_kernels.attention import batched, check, reference, tpu
 from torch_pjrt_kernels.attention.blockwise import forward
 from torch_pjrt_kernels.attention.blockwise_backward import backward
 from torch_pjrt_kernels.attention.choice import (
@@ -182,6 +182,7 @@ def _differentiated(ctx: Any, grad_out: Tensor, *unused: Any) -> tuple[Any, ...]
 torch.library.register_autograd(
     "torch_pjrt_kernels::attention", _differentiated, setup_context=_keep
 )
+torch.library.register_vmap("torch_pjrt_kernels::attention", batched.attention)
 without_derivative(
     "torch_pjrt_kernels::attention_backward", "flash_attention",
     "`scaled_dot_product_attention` has second derivatives under `sdpa_kernel(SDPBackend.MATH)`",
