@@ -21,7 +21,7 @@ import torch
 from torch_pjrt.data.modes import modes_here
 from torch_pjrt.data.ownership import is_free, visit
 from torch_pjrt.interrupts.quiet import quiet
-from torch_pjrt.run.batches import begin_batch
+from torch_pjrt.run.batches import begin_step, run_between_steps
 from torch_pjrt.session import session
 
 # Where a tensor goes: a sharding of JAX's, a value that is there already, or None.
@@ -144,16 +144,15 @@ class DeviceLoader:
                 thread.start()
                 _loops[thread] = stop
                 _end_at_exit()
-            is_first = True
             while True:
-                begin_batch(is_first=is_first)
-                is_first = False
+                run_between_steps()
                 batch, error, state = _next(sent, thread)
                 if error is not None:
                     raise error
                 self._note(state, loop)
                 if batch is _END:
                     return
+                begin_step()
                 received = _received(batch, self.device)
                 del batch
                 yield received

@@ -12,13 +12,13 @@ from typing import Any
 from torch.utils.data import dataloader
 
 from torch_pjrt.device.imports import after_import
-from torch_pjrt.run.batches import begin_batch
+from torch_pjrt.run.batches import begin_step, run_between_steps
 
 
 def install() -> None:
     """Change PyTorch's iterators of a `DataLoader`, and of torchdata's `StatefulDataLoader` once imported.
 
-    Before a batch is fetched, `begin_batch` is called. JAX's warning about `os.fork` is silent while workers
+    They say when a batch is fetched (`run/batches.py`). JAX's warning about `os.fork` is silent while workers
     start, and only then.
     """
     _tell_of_batches(dataloader._BaseDataLoaderIter)
@@ -38,8 +38,10 @@ def _tell_of_batches(loader: Any) -> None:
 
     @wraps(original)
     def __next__(self: Any) -> Any:
-        begin_batch(is_first=not self._num_yielded)
-        return original(self)
+        run_between_steps()
+        batch = original(self)
+        begin_step()
+        return batch
 
     __next__.knows_pjrt = True  # type: ignore[attr-defined]
     loader.__next__ = __next__

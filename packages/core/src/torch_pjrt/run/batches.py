@@ -22,7 +22,7 @@ from torch_pjrt.session import session
 
 
 class _Place(threading.local):
-    """Whether a thread is between two steps: no batch has begun since the last optimizer's step, or ever."""
+    """Whether a thread is between two steps: no batch has come since the last optimizer's step, or ever."""
 
     between: bool = True
 
@@ -36,18 +36,21 @@ def end_step() -> None:
     _place.between = True
 
 
-def begin_batch(*, is_first: bool) -> None:
-    """Run what is pending between two steps, and where gradients are off; called before a batch is fetched.
-
-    is_first   of a loop over a loader: what was recorded before the loop belongs to none of its steps.
+def run_between_steps() -> None:
+    """Run what is pending, between two steps or without gradients; called before a batch is fetched.
 
     Nothing is run on a nested tape, and where other processes would have to run it too.
     """
-    between, _place.between = _place.between, False
-    if between or is_first or not torch.is_grad_enabled():
+    if _place.between or not torch.is_grad_enabled():
         tape = state.tape
         if tape.values and not (tape.nested or is_in_bad_fork()) and _is_own(tape):
             sync("a new batch")
+
+
+def begin_step() -> None:
+    """Called when a batch has come: with gradients, a step begins that an optimizer ends."""
+    if torch.is_grad_enabled():
+        _place.between = False
 
 
 def _is_own(tape: Tape) -> bool:
