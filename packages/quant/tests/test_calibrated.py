@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import torch_pjrt
 from torch_pjrt_quant import Int4, QuantizedLinear, awq_, gptq_, quantize_
 from torch_pjrt_quant.calibrated import _in_order
 
@@ -186,3 +187,25 @@ def test_without_a_call_or_with_odd_groups_it_is_refused():
         gptq_(Model().to("pjrt"), [x], Int4(32), lambda name, _: name == "unused")
     with pytest.raises(ValueError, match="`down`: groups of 64 do not divide 96"):
         awq_(Model().to("pjrt"), [x], Int4(64))
+
+
+@pytest.mark.parametrize("way", [gptq_, awq_])
+def test_the_memory_between_is_that_of_one_layer_however_many_there_are(way):
+    pjrt: Any = torch.pjrt  # pyright: ignore[reportAttributeAccessIssue]
+
+    def more(layers: int) -> int:
+        model = torch.nn.Sequential(*(torch.nn.Linear(64, 64, bias=False) for _ in range(layers)))
+        model.to("pjrt")
+        batches = [torch.randn(64, 64, device="pjrt") for _ in range(2)]
+        torch_pjrt.sync()
+        before = pjrt.memory_allocated()
+        pjrt.reset_peak_memory_stats()
+        way(model, batches, Int4(group_size=32))
+        torch_pjrt.sync()
+        return pjrt.max_memory_allocated() - before
+
+    few, many = more(2), more(7)
+
+    weight = 64 * 64 * 4
+    assert abs(many - few) <= weight
+    assert few <= 24 * weight
