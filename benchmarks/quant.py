@@ -1,6 +1,6 @@
 """Layers with weights of few bits: bytes, error, time on CPU, and what compilers make of them ahead of time.
 
-    python benchmarks/quant.py [--ahead v5e:1x1] > benchmarks/results/quant.md
+    python benchmarks/quant.py [--ahead v5e:2x2 h100] > benchmarks/results/quant.md
 
 Times are of a layer of 4096 x 4096, the least of some calls, taken in turns with the float32 layer; memory
 between is what a program holds beyond its arguments. With `--ahead` (libtpu installed) the same for a TPU.
@@ -16,6 +16,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import torch
+from hbm_reads import hbm_reads
 
 import torch_pjrt
 from torch_pjrt_quant import Float8, Int4, Int8, Nf4, quantize_
@@ -59,7 +60,7 @@ def measured() -> None:
         given = torch.randn(rows, SIZE, device="pjrt")
         for call in calls.values():
             call(given)
-        for _ in range(7):
+        for _ in range(21):
             for name, call in calls.items():
                 before = time.perf_counter()
                 call(given)
@@ -126,17 +127,19 @@ def memory() -> None:
 
 def ahead(target: str) -> None:
     print(
-        f"\n| for {target}, 1 row, bfloat16 | arguments of bfloat16's | between, MiB |\n|---|--:|--:|"
+        f"\n| for {target}, 1 row, bfloat16 | arguments of bfloat16's | read of HBM | between, MiB |"
     )
-    wide = 0
+    print("|---|--:|--:|--:|")
+    wide = wide_reads = 0.0
     for name, model in layers().items():
         model.to("pjrt", torch.bfloat16)
         x = torch.empty(1, SIZE, dtype=torch.bfloat16, device="meta")
         made = torch_pjrt.compile_for(target, model, x)
-        wide = wide or made.argument_bytes
+        reads = hbm_reads(made.text())
+        wide, wide_reads = wide or made.argument_bytes, wide_reads or reads
         called = "bfloat16" if name == "float32" else name
-        share = made.argument_bytes / wide
-        print(f"| {called} | {share:.3f} | {made.temporary_bytes / 2**20:.2f} |", flush=True)
+        shares = f"{made.argument_bytes / wide:.3f} | {reads / wide_reads:.3f}"
+        print(f"| {called} | {shares} | {made.temporary_bytes / 2**20:.2f} |", flush=True)
 
 
 def main() -> None:
