@@ -2,6 +2,8 @@
 
 before  scaled_dot_product_attention(q, k, v)
 after   softmax(matmul(q * scale, k.mT)) ... matmul(..., v)
+
+Heads of keys and values that queries share (`enable_gqa`) are repeated in front of the products.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ ATTENTION = aten.scaled_dot_product_attention.default
 
 
 def split_attention(model: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    """The graph with its attention in products. What has dropout or shares heads (`enable_gqa`) stays."""
+    """The graph with its attention in products. What has dropout stays."""
     for node in list(model.graph.nodes):
         if node.op == "call_function" and node.target is ATTENTION:
             _split(model, node)
@@ -29,7 +31,7 @@ def _split(model: torch.fx.GraphModule, node: torch.fx.Node) -> None:
     names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
     given: dict[str, Any] = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
     query, key, value = (given[name] for name in ("query", "key", "value"))
-    if given.get("dropout_p") or given.get("enable_gqa"):
+    if given.get("dropout_p"):
         return
     graph, mask = model.graph, given.get("attn_mask")
     look, width = query.meta["val"], query.meta["val"].shape[-1]
@@ -42,7 +44,20 @@ def _split(model: torch.fx.GraphModule, node: torch.fx.Node) -> None:
         made.meta["val"] = op(*known, **kwargs)  # type: ignore[operator]
         return made
 
+    def repeated(x: torch.fx.Node) -> torch.fx.Node:
+        """Each head as often as queries share it."""
+        *before, heads, length, last = x.meta["val"].shape
+        times = look.shape[-3] // heads
+        wide = call(
+            aten.expand.default,
+            call(aten.unsqueeze.default, x, -3),
+            [*before, heads, times, length, last],
+        )
+        return call(aten.reshape.default, wide, [*before, heads * times, length, last])
+
     with graph.inserting_before(node), look.fake_mode:
+        if given.get("enable_gqa"):
+            key, value = repeated(key), repeated(value)
         turned = call(aten.transpose.int, key, -2, -1)
         scores = call(aten.matmul.default, call(aten.mul.Tensor, query, factor), turned)
         if given.get("is_causal"):
