@@ -206,7 +206,9 @@ def test_old_value_that_is_held_and_cannot_be_donated_is_named(compiled: Count) 
     x = torch.ones(3).to("pjrt")
     copy = torch.empty_like(x)
 
-    for turn in range(12):  # the first eight that are held are copied, for the program that there is
+    for turn in range(
+        12
+    ):  # the first eight that are held are copied, for the program that there is
         if turn >= 3:
             copy.copy_(x)  # which shares the array, until one of them is written to
             torch_pjrt.sync()
