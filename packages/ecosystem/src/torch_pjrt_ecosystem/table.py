@@ -29,7 +29,7 @@ class Library:
 
 LIBRARIES = {
     "accelerate": Library(("accelerate",), ("1.15.0",)),
-    "transformers": Library(("transformers",), ("5.23.0",)),
+    "transformers": Library(("transformers",), ("5.23.0", "5.24.0")),
     "lightning": Library(("lightning", "pytorch-lightning", "lightning-fabric"), ("2.6.6",)),
     "trl": Library(("trl",), ("1.16.0",)),
     "diffusers": Library(("diffusers",), ("0.42.1",)),

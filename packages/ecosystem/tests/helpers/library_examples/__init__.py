@@ -59,7 +59,12 @@ EXAMPLES = (
     Example("IA3 by `Trainer`", "peft", "adapters:ia3"),
     Example("`SFTTrainer`", "trl", "preferences:sft", needs=("datasets",)),
     Example("`DPOTrainer`", "trl", "preferences:dpo", cost=(4, 5), needs=("datasets",)),
-    Example("training a UNet with `Accelerator` and an EMA", "diffusers", "diffusion:training"),
+    Example(  # a step, and its EMA, which runs before the next batch
+        "training a UNet with `Accelerator` and an EMA",
+        "diffusers",
+        "diffusion:training",
+        cost=(0, 2),
+    ),
     Example("`DDPMPipeline`", "diffusers", "diffusion:ddpm", TO_DEVICE),
     Example("`EulerDiscreteScheduler`, its loop", "diffusers", "diffusion:euler", TO_DEVICE),
     Example(
