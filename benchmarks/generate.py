@@ -24,7 +24,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 def made(layers: int, width: int) -> Any:
     """On the CPU."""
     import torch
-    import transformers
+    import transformers  # pyright: ignore[reportMissingImports]
 
     torch.manual_seed(0)
     configuration = transformers.LlamaConfig(
