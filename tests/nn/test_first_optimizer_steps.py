@@ -135,19 +135,39 @@ def test_parameters_that_come_later_get_their_state_then() -> None:
     assert all(training.optimizer.state[p][k] is x for p, s in kept.items() for k, x in s.items())
 
 
-def test_gradients_that_a_closure_makes_come_too_late() -> None:
-    training = Training("Adam", {"lr": 0.1})
-    kept = list(training.leaves)
+@pytest.mark.parametrize("by", ["position", "keyword"])
+@pytest.mark.parametrize("name", ["adamw", "sgd, momentum", "rprop"])
+def test_state_is_made_behind_a_closure_that_makes_gradients(
+    name: str, by: str, compiled: Count
+) -> None:
+    row = (ROWS | OTHERS)[name]
 
-    def closure() -> torch.Tensor:
-        training.optimizer.zero_grad()
-        loss = torch.stack([(p * p).sum() for p in kept]).sum()
-        loss.backward()
-        return loss
+    def train(device: str) -> tuple[list[torch.Tensor], list[int]]:
+        training = Training(*row, device)
+        begun, after = compiled(), []
 
-    training.optimizer.step(closure)
+        def closure() -> torch.Tensor:
+            training.optimizer.zero_grad()
+            x, y = training.leaves
+            loss = (x * training.scale).sum() + (y * y).sum()
+            loss.backward()
+            return loss
 
-    assert [len(training.optimizer.state[p]) for p in kept] == [3, 3]
+        for _ in range(3):
+            step: Any = training.optimizer.step
+            losses.append(step(closure) if by == "position" else step(closure=closure))
+            after.append(compiled() - begun)
+        return training.all(), after
+
+    losses: list[torch.Tensor] = []
+    found, after = train("pjrt")
+    expected, _ = train("cpu")
+
+    assert after == ([1, 2, 2] if name == "rprop" else [2, 2, 2])
+    for x, y in zip(found, expected, strict=True):
+        torch.testing.assert_close(x, y)
+    for x, y in zip(losses[:3], losses[3:], strict=True):
+        torch.testing.assert_close(x.detach().cpu(), y.detach())
 
 
 def test_step_that_finds_no_room_for_state_leaves_none(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from functools import wraps
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ from torch_pjrt.session import session
 from torch_pjrt.tensor.storage.buffer import buffer_of, is_pjrt
 
 Group = dict[str, Any]
+Maker = Callable[[Group, Sequence[torch.Tensor]], None]
 
 # Whose `_init_group` makes state from shapes alone, and changes nothing else. Rprop's takes a gradient.
 _BY_SHAPES = ("Adadelta", "Adam", "Adamax", "AdamW", "Muon", "NAdam", "RAdam", "RMSprop")
@@ -57,15 +59,38 @@ def add_optimizer_hook(before_step: Callable[[Optimizer], object]) -> RemovableH
     return handle
 
 
-def _before_step(optimizer: Optimizer, args: object, kwargs: object) -> None:
+def _before_step(optimizer: Optimizer, args: Any, kwargs: dict[str, Any]) -> Any:
+    """Also tell who wants to know; what is given back are other arguments of the step."""
     for tell in tuple(_told.values()):
         tell(optimizer)
     groups = optimizer.param_groups
     if len(optimizer.state) >= sum(len(group["params"]) for group in groups):
-        return  # as before nearly all steps
+        return None  # as before nearly all steps
     make = _maker(optimizer)
     if make is None or gradient_scaling.is_deciding() or state.tape.nested:
-        return
+        return None
+    if len(args) > 1 and callable(args[1]):  # the first one is the optimizer
+        return (args[0], _with_state(args[1], optimizer, make), *args[2:]), kwargs
+    if callable(closure := kwargs.get("closure")):
+        return args, {**kwargs, "closure": _with_state(closure, optimizer, make)}
+    _make_state(optimizer, make)
+    return None
+
+
+def _with_state(closure: Callable[[], Any], optimizer: Optimizer, make: Maker) -> Callable[[], Any]:
+    """A closure behind which gradients are there makes the state, too."""
+
+    @wraps(closure)
+    def with_state() -> Any:
+        loss = closure()
+        _make_state(optimizer, make)
+        return loss
+
+    return with_state
+
+
+def _make_state(optimizer: Optimizer, make: Maker) -> None:
+    groups = optimizer.param_groups
     new = [(g, ps) for g in groups if _has_state(g) and (ps := _without_state(optimizer, g))]
     # Parameters that this step's program makes have it be another one in any case, and are not there yet.
     if not new or any(_is_pending(p) for _, parameters in new for p in parameters):
@@ -104,7 +129,7 @@ def _is_pending(parameter: torch.Tensor) -> bool:
     return value is None or value.array is None
 
 
-def _maker(optimizer: Optimizer) -> Callable[[Group, Sequence[torch.Tensor]], None] | None:
+def _maker(optimizer: Optimizer) -> Maker | None:
     """What makes the state of parameters of a group, as the optimizer's `step` would; None if unknown."""
     found: Any = getattr(type(optimizer), "_init_group", None)
     if found is getattr(SGD, "_init_group", ()):
