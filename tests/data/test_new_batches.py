@@ -199,7 +199,7 @@ def n_syncs() -> int:
     return sum(torch_pjrt.report().as_dict()["syncs"].values())
 
 
-def test_batches_between_which_gradients_are_accumulated_are_one_program(compiled: Count) -> None:
+def test_batches_whose_gradients_are_accumulated_are_one_program(compiled: Count) -> None:
     parameter = torch.zeros(8, device="pjrt", requires_grad=True)
     optimizer = torch.optim.SGD([parameter], 1.0)
     before = n_syncs()

@@ -26,6 +26,9 @@ class _Place(threading.local):
 
     between: bool = True
 
+    def forget(self) -> None:
+        self.between = True
+
 
 _place = session.own("whether a thread is between two steps", _Place())
 
