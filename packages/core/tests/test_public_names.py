@@ -20,8 +20,8 @@ PLUGIN = """
     AutocastRules Builder Capabilities Device Draw TensorSpec ForeignCalls Graph GraphOp LoopOp Lowering
     LoweringTable Node Number NumberSlot Option Options Pass Processes Ref Signature Slot Stage aten client
     client_options compile_only_chips contiguous_spec cpu_chips spec_of gpu_options impl library_chips
-    of_environment
-    platform_chips platforms_of_plugins prims rewritten run_passes separate_cpu_chips
+    each_operation of_environment platform_chips platforms_of_plugins prims rewritten run_passes
+    separate_cpu_chips
     """
 RULES = """
     Attention AttentionBackward Convolution Groups Promote attention attention_backward axes convolution

@@ -10,18 +10,11 @@ from typing import Any
 
 from jax.extend.mlir import ir
 
+from torch_pjrt.plugin import each_operation
+
 Operation = Any
 
 _ATTRIBUTES = ("arg_attrs", "res_attrs")  # of parameters and results
-
-
-def each_operation(root: Operation) -> Iterator[Operation]:
-    """All within an operator, in order, each before what is within it."""
-    for region in root.regions:
-        for block in region.blocks:
-            for inner in block.operations:
-                yield inner.operation
-                yield from each_operation(inner.operation)
 
 
 def inline(module: Any, is_wanted: Callable[[Operation], bool]) -> None:

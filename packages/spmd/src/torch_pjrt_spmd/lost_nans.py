@@ -15,7 +15,7 @@ from typing import Any
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
-from torch_pjrt_spmd.inlining import each_operation
+from torch_pjrt.plugin import each_operation
 
 # What becomes of them is of no interest to a checker: MLIR's bindings have no annotations.
 Operation = Any

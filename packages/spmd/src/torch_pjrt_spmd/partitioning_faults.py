@@ -18,6 +18,8 @@ from typing import Any
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
+from torch_pjrt.plugin import each_operation
+
 # What becomes of them is of no interest to a checker: MLIR's bindings have no annotations.
 Operation = Any
 Value = Any
@@ -28,7 +30,7 @@ _WINDOWED = ("stablehlo.reduce_window", "stablehlo.select_and_scatter", "stableh
 def avoid(module: Any, n_chips: int) -> None:
     """Change a program for so many chips so that the partitioner gives what it says."""
     scatters, windowed = [], []
-    for operation in _each_operation(module.operation):
+    for operation in each_operation(module.operation):
         if operation.name == "stablehlo.scatter" and _combines(operation):
             scatters.append(operation)
         elif operation.name in _WINDOWED:
@@ -36,14 +38,6 @@ def avoid(module: Any, n_chips: int) -> None:
     for operation in scatters:
         _pad(operation, n_chips)
     _part(windowed)
-
-
-def _each_operation(root: Operation) -> Iterator[Operation]:
-    for region in root.regions:
-        for block in region.blocks:
-            for inner in block.operations:
-                yield inner.operation
-                yield from _each_operation(inner.operation)
 
 
 def _combines(scatter: Operation) -> bool:

@@ -24,8 +24,9 @@ from typing import Any
 
 from jax.extend.mlir import ir
 
+from torch_pjrt.plugin import each_operation
 from torch_pjrt_spmd.cuts import NOWHERE, through_reshape
-from torch_pjrt_spmd.inlining import each_operation, inline
+from torch_pjrt_spmd.inlining import inline
 from torch_pjrt_spmd.op_dims import KINDS
 from torch_pjrt_spmd.unflattened_steps import (
     LOOP,

@@ -57,9 +57,8 @@ if TYPE_CHECKING:
     from torch_pjrt.graph.tape import Tape, Value
 
 _MOST_VARIANTS = 2
-_MOST_COPIED = (
-    8  # launches that copy what is held, before a program is compiled that leaves it alone
-)
+# Launches that copy what is held, before a program is compiled that leaves it alone.
+_MOST_COPIED = 8
 
 
 class Program:

@@ -26,6 +26,7 @@ Clients of hardware, for `Device.start` and `Device.compile_only_chips`:
 
     library_chips, platform_chips, cpu_chips, separate_cpu_chips, compile_only_chips, platforms_of_plugins,
     gpu_options
+    each_operation  all that is within an operation of a program's StableHLO, a module say
     client_options  what TORCH_PJRT_CLIENT_OPTIONS says, over a plugin's own; Option, Options are its types
 
 Errors are in `torch_pjrt.errors`, help for tests in `torch_pjrt.testing`.
@@ -57,6 +58,7 @@ from torch_pjrt.plugin.jax_backend import (
     platforms_of_plugins,
     separate_cpu_chips,
 )
+from torch_pjrt.plugin.operations import each_operation
 from torch_pjrt.plugin.processes import Processes, of_environment
 from torch_pjrt.plugin.spec import impl
 
@@ -93,6 +95,7 @@ __all__ = [
     "compile_only_chips",
     "contiguous_spec",
     "cpu_chips",
+    "each_operation",
     "gpu_options",
     "impl",
     "library_chips",

@@ -5,12 +5,12 @@ Only devices whose capabilities are limited are asked about: for others nothing 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 
 from torch_pjrt.plugin.capabilities import LEAST, Capabilities
+from torch_pjrt.plugin.operations import each_operation
 
 # The structure of a program, which is no operation of the device.
 _STRUCTURE = frozenset(("builtin", "func", "sdy"))
@@ -44,7 +44,7 @@ def objection(module: Any, capabilities: Capabilities) -> str | None:
     allowed = capabilities.operations
     unknown: set[str] = set()
     elements: set[str] = set()
-    for operation in _operations(module.operation):
+    for operation in each_operation(module.operation):
         dialect, _, name = operation.name.partition(".")
         if dialect not in _STRUCTURE and operation.name != "stablehlo.return":
             short = name if dialect == "stablehlo" else operation.name
@@ -54,15 +54,6 @@ def objection(module: Any, capabilities: Capabilities) -> str | None:
     words = [f"the operation `{name}`" for name in sorted(unknown)]
     words += [f"values of {name}" for name in sorted(elements)]
     return " and ".join(words) or None
-
-
-def _operations(operation: Any) -> Iterator[Any]:
-    """An operation and all within it."""
-    yield operation
-    for region in operation.regions:
-        for block in region.blocks:
-            for inner in block.operations:
-                yield from _operations(inner.operation)
 
 
 def _element(kind: Any) -> str:

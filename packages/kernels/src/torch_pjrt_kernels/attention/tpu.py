@@ -202,8 +202,13 @@ def candidates(queries: int, keys: int) -> list[Blocks]:
     return [(q, k) for q in _SIZES for k in _SIZES if queries % q == 0 and keys % k == 0]
 
 
+def usual_blocks(queries: int, keys: int) -> Blocks:
+    """Those of lengths that nobody has measured."""
+    return math.gcd(queries, _LARGEST_BLOCK), math.gcd(keys, _LARGEST_BLOCK)
+
+
 def _blocks(queries: int, keys: int, width: int, *, is_causal: bool) -> Blocks:
     found = pair_of(lambda: entry_of(queries, keys, width, is_causal=is_causal))
     if found is not None and found in candidates(queries, keys):
         return found
-    return math.gcd(queries, _LARGEST_BLOCK), math.gcd(keys, _LARGEST_BLOCK)
+    return usual_blocks(queries, keys)

@@ -8,7 +8,7 @@ The second time each call is mapped over the axes along which its arrays then li
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -18,6 +18,7 @@ import numpy as np
 from jax.sharding import Mesh, PartitionSpec, get_abstract_mesh
 
 from torch_pjrt.extend import lowering_now, program_chips
+from torch_pjrt.plugin import each_operation
 from torch_pjrt_kernels.own.on_chip import traced_on_the_chip
 from torch_pjrt_kernels.own.rule_of_dims import Dims, SizedRule, SplittingRule
 
@@ -61,7 +62,8 @@ def split(function: Callable[..., Any], rule: SplittingRule, arrays: Sequence[Ar
         stand_in = jax.ffi.ffi_call(_CALL, leaves)
         found = stand_in(*arrays, number=np.int32(number), rule=sized.of_shardy())
         return jax.tree.unflatten(structure, found)
-    return _mapped(function, sized, arrays, calls.get(number), now.chips)
+    found = _mapped(function, sized, arrays, calls.get(number), now.chips)
+    return jax.tree.unflatten(structure, found)
 
 
 def _mapped(
@@ -70,7 +72,8 @@ def _mapped(
     arrays: Sequence[Array],
     lying: Lying | None,
     chips: Sequence[Any],
-) -> Any:
+) -> Sequence[Array]:
+    """The results, as a flat list."""
     rule, axes, sizes, times = sized.rule, {}, {"chips": len(chips)}, 1
     if lying is not None:
         times, sized = sized.repeated(lying.specs, lying.axes)
@@ -84,23 +87,21 @@ def _mapped(
         found = jax.tree.leaves(function(*parts))
         return tuple(_summed(x, dims, axes) for x, dims in zip(found, rule.results, strict=True))
 
-    structure = jax.tree.structure(jax.eval_shape(function, *arrays))
     mapped = jax.shard_map(
         on_chip, mesh=mesh, in_specs=specs(rule.arrays), out_specs=specs(rule.results),
         check_vma=False,
     )  # fmt: skip
     if times == 1 or rule.shared is None:
-        return jax.tree.unflatten(structure, mapped(*arrays))
+        return mapped(*arrays)
     alone = (rule.shared[0],)
     more = [
         jax.numpy.repeat(x, times, dims.index(alone)) if alone in dims else x
         for x, dims in zip(arrays, rule.arrays, strict=True)
     ]
-    fewer = [
+    return [
         _sums(x, times, dims.index(alone)) if alone in dims else x
         for x, dims in zip(mapped(*more), rule.results, strict=True)
     ]
-    return jax.tree.unflatten(structure, fewer)
 
 
 def _sums(x: Array, times: int, at: int) -> Array:
@@ -135,27 +136,17 @@ def how_calls_lie(module: Any) -> dict[int, Lying]:
         for call in _calls_in(copy):
             number = ir.IntegerAttr(_of_call(call, "number")).value
             lying = _lying(call, meshes)
-            if lying is not None:
-                found.setdefault(
-                    number, lying
-                )  # a function that is called twice may be there twice
+            if lying is not None:  # a function that is called twice may be there twice
+                found.setdefault(number, lying)
         return found
 
 
 def _calls_in(operation: Any) -> list[Any]:
     return [
         op
-        for op in _operations_in(operation)
+        for op in each_operation(operation)
         if op.name == "stablehlo.custom_call" and op.attributes["call_target_name"].value == _CALL
     ]
-
-
-def _operations_in(operation: Any) -> Iterator[Any]:
-    for region in operation.regions:
-        for block in region.blocks:
-            for op in block.operations:
-                yield op.operation
-                yield from _operations_in(op.operation)
 
 
 def _of_call(call: Any, name: str) -> Any:

@@ -129,14 +129,9 @@ def way_of(
     key_scale: Any, value_scale: Any, *rest: Any,
 ) -> Way:  # fmt: skip
     """How a call is computed, by shapes, dtypes and what there is; and what the kernel has against it."""
-    against: str | None = "keys and values lie in arrays of their own"
-    if value_pages is None:
-        scales = key_scale is not None or value_scale is not None
-        of_chip = ragged_tpu.objection(
-            query, key_pages, has_sinks=sinks is not None, has_scales=scales, width=query.shape[-1]
-        )
-        n = query.shape[1]
-        against = of_chip if n == 1 else f"{n} queries for each sequence: here it takes one"
+    against = ragged_tpu.objection_to(query, key_pages, value_pages, sinks, key_scale, value_scale)
+    if value_pages is None and (n := query.shape[1]) != 1:
+        against = f"{n} queries for each sequence: here it takes one"
     return first_without({RAGGED: against, SOME_PAGES: None})
 
 

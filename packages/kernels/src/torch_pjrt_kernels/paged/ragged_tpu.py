@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
+from typing import Any
 
 import jax
 import numpy as np
@@ -28,10 +29,22 @@ def _is_there() -> bool:
     return find_spec(_MODULE) is not None
 
 
+def objection_to(
+    query: Array, pages: Array, values: Array | None, sinks: Any, key_scale: Any, value_scale: Any
+) -> str | None:
+    """What the kernel, or the chip, has against a call with what it gives; None if it takes it."""
+    if values is not None:
+        return "keys and values lie in arrays of their own"
+    return objection(
+        query, pages, has_sinks=sinks is not None,
+        has_scales=key_scale is not None or value_scale is not None, width=query.shape[-1],
+    )  # fmt: skip
+
+
 def objection(
     query: Array, pages: Array, *, has_sinks: bool, has_scales: bool, width: int
 ) -> str | None:
-    """What the kernel, or the chip, has against a call; None if it takes it."""
+    """As `objection_to`, of a call whose pages have keys and values."""
     if not _is_there():
         return f"JAX {jax.__version__} has none"
     if has_sinks or has_scales:

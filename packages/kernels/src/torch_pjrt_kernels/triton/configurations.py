@@ -35,9 +35,11 @@ def trying(number: int) -> Iterator[None]:
 
 def chosen(kernel: Any, arguments: Mapping[str, Any]) -> int:
     """The number of the configuration that a kernel has for these arguments; 0 for one that has none."""
-    measured = table.entries().get(entry_of(kernel, arguments)) if _is_autotuned(kernel) else None
-    said = [described(c) for c in kernel.configs] if _is_autotuned(kernel) else []
-    return said.index(measured) if measured in said else 0
+    if not hasattr(kernel, "configs"):
+        return 0
+    measured = table.entries().get(entry_of(kernel, arguments))
+    known = [described(c) for c in kernel.configs]
+    return known.index(measured) if measured in known else 0
 
 
 def entry_of(kernel: Any, arguments: Mapping[str, Any]) -> str:
@@ -66,7 +68,3 @@ def function_of(kernel: Any) -> Any:
     while not hasattr(kernel, "params") and hasattr(kernel, "fn"):
         kernel = kernel.fn
     return kernel
-
-
-def _is_autotuned(kernel: Any) -> bool:
-    return hasattr(kernel, "configs")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -75,7 +74,7 @@ def tuned_on_tpu(
         if against is not None:
             continue
         n, m = problem.queries, problem.keys
-        usual = math.gcd(n, 512), math.gcd(m, 512)
+        usual = tpu.usual_blocks(n, m)
         tried = dict.fromkeys([usual, *(tpu.candidates(n, m) if sizes is None else sizes)])
         steps: dict[str, Callable[[], Any]] = {}
         for blocks in list(tried):
