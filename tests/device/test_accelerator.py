@@ -116,11 +116,51 @@ def test_capability_lists_the_dtypes_of_tensors() -> None:
     assert torch.quint8 not in supported
 
 
+# The functions of `torch.accelerator`: those that need no device, as calls; those that do, or give an object of it.
+STARTS_NOTHING = {
+    "is_available": "is_available()",
+    "device_count": "device_count()",
+    "current_accelerator": "current_accelerator()",
+    "current_device_index": "current_device_index()",
+    "current_device_idx": "current_device_idx()",
+    "set_device_index": "set_device_index(0)",
+    "set_device_idx": "set_device_idx(0)",
+    "device_index": "device_index(0).__enter__()",
+    "synchronize": "synchronize()",
+    "empty_cache": "empty_cache()",
+    "empty_host_cache": "empty_host_cache()",
+    "memory_allocated": "memory_allocated()",
+    "max_memory_allocated": "max_memory_allocated()",
+    "memory_reserved": "memory_reserved()",
+    "max_memory_reserved": "max_memory_reserved()",
+    "memory_stats": "memory_stats()",
+    "reset_peak_memory_stats": "reset_peak_memory_stats()",
+    "reset_accumulated_memory_stats": "reset_accumulated_memory_stats()",
+}
+STARTS = {"current_stream", "set_stream", "get_memory_info", "get_device_capability", "Graph"}
+
+
+def test_of_each_function_it_is_known_whether_it_starts_the_device() -> None:
+    assert {*STARTS_NOTHING, *STARTS} >= set(accelerator.__all__)
+
+
 def test_nothing_is_started_by_asking(python: Any) -> None:
+    calls = [call for name, call in STARTS_NOTHING.items() if hasattr(accelerator, name)]
     python(
         "import sys, torch\n"
+        f"for call in {calls}:\n"
+        "    eval(f'torch.accelerator.{call}')\n"
+        "    assert not torch.pjrt.is_initialized(), call\n"
+        "    assert 'jax' not in sys.modules, call\n"
+        "assert torch.accelerator.current_device_index() == 0\n"
         "assert torch.accelerator.memory_allocated() == 0\n"
-        "torch.accelerator.empty_cache()\n"
-        "torch.accelerator.synchronize()\n"
-        "assert 'jax' not in sys.modules\n"
     )
+
+
+def test_the_index_of_a_block_is_the_one_there_is() -> None:
+    with accelerator.device_index(0):
+        assert accelerator.current_device_index() == 0
+    with accelerator.device_index(None):
+        assert accelerator.current_device_index() == 0
+    with pytest.raises(RuntimeError, match="one device"), accelerator.device_index(1):
+        pass

@@ -17,6 +17,12 @@ def _pjrt() -> Any:
     return torch.pjrt  # type: ignore[attr-defined]
 
 
+def _exchanged(index: int) -> int:
+    """The index that was in force; `DeviceError` for that of a device which is not there."""
+    _pjrt().set_device(index)
+    return _pjrt().current_device()
+
+
 #   function in `torch._C`                  what it gives for this device
 ANSWERS: dict[str, Callable[..., Any]] = {
     "_accelerator_isAllocatorInitialized": lambda: _pjrt().is_initialized(),
@@ -27,7 +33,12 @@ ANSWERS: dict[str, Callable[..., Any]] = {
     "_accelerator_resetAccumulatedStats": lambda index=None: None,
     "_accelerator_getMemoryInfo": lambda index=None: _pjrt().mem_get_info(),
     "_accelerator_getDeviceCapability": lambda index=None: _pjrt()._capability(),
+    "_accelerator_getDeviceIndex": lambda: (
+        _pjrt().current_device()
+    ),  # PyTorch's would start the device
     "_accelerator_setDeviceIndex": lambda index: _pjrt().set_device(index),
+    "_accelerator_exchangeDevice": _exchanged,
+    "_accelerator_maybeExchangeDevice": _exchanged,
     "_accelerator_getStream": lambda index=None: _pjrt().current_stream(),
 }
 
