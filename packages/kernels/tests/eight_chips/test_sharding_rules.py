@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import jax
@@ -13,6 +14,7 @@ from jax.experimental import pallas as pl
 import torch_pjrt
 from torch_pjrt.errors import LoweringError
 from torch_pjrt_kernels import pallas_op
+from torch_pjrt_kernels.own import sharding
 from torch_pjrt_spmd import Mesh, mark_sharding, sharding_of
 
 SEEN: list[tuple[int, ...]] = []
@@ -115,6 +117,35 @@ def test_integers_and_missing_arrays_and_several_results_are_split_too() -> None
     torch.testing.assert_close(doubled.cpu(), ROWS * 2)
     counts = torch.zeros(16).index_add(0, ROWS.long(), torch.ones(16))
     torch.testing.assert_close(of_table.cpu(), counts[:, None].expand(16, 8))
+
+
+@pytest.mark.parametrize("absent", ["the module", "the pipeline"])
+def test_without_shardys_pipeline_arrays_are_gathered_and_values_stay(
+    absent: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = 24 if absent == "the module" else 32  # so that the program is none that is there already
+    if absent == "the module":
+        monkeypatch.setitem(sys.modules, "jaxlib.mlir.passmanager", None)
+    else:
+        monkeypatch.setattr(sharding, "_PIPELINE", "no-such-pipeline")
+    of_x = torch.randn(rows, 8)
+    x, w = leaf(of_x, ("data", "model")), leaf(W, ("model",))
+
+    def run() -> list[torch.Tensor]:
+        y = scaled(x, w, 3.0)
+        return [y, *torch.autograd.grad((y * y).sum(), (x, w))]
+
+    SEEN.clear()
+    with pytest.warns(UserWarning, match="does not say how arrays of kernels lie on a mesh"):
+        explained = torch_pjrt.explain(run)
+
+    on_cpu = [t.clone().requires_grad_() for t in (of_x, W)]
+    y = on_cpu[0] * on_cpu[1] * 3
+    expected = [y, *torch.autograd.grad((y * y).sum(), on_cpu)]
+    for ours, theirs in zip(explained.result, expected, strict=True):
+        torch.testing.assert_close(ours.detach().cpu(), theirs.detach(), rtol=1e-5, atol=1e-4)
+    assert {*SEEN} == {(rows, 8)}
+    assert "all-gather" in str(explained)
 
 
 def test_a_batch_of_vmap_is_split_as_well() -> None:

@@ -8,6 +8,7 @@ The second time each call is mapped over the axes along which its arrays then li
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -26,6 +27,7 @@ Array = jax.Array
 Spec = tuple[tuple[str, ...], ...]  # of each dim the axes along which it is split
 
 _CALL = "torch_pjrt_kernels.call"
+_PIPELINE = "sdy-propagation-pipeline"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,16 +119,21 @@ def _summed(x: Array, dims: Dims, axes: dict[str, tuple[str, ...]]) -> Array:
 
 
 def how_calls_lie(module: Any) -> dict[int, Lying]:
-    """Of each call in a program, by its number, how its arrays and results will lie; as Shardy says."""
+    """Of each call in a program, by its number, how its arrays and results will lie; as Shardy says.
+
+    Nothing of any call where this JAX has no such pipeline: then each chip gets whole arrays.
+    """
     from jax.extend.mlir import ir
-    from jaxlib.mlir.passmanager import PassManager
 
     with module.context, ir.Location.unknown():
+        pipeline = _propagation()
+        if pipeline is None:
+            return {}
         copy = module.operation.clone()
         for call in _calls_in(copy):
             text = ir.StringAttr(_of_call(call, "rule")).value
             call.attributes["sdy.sharding_rule"] = ir.Attribute.parse(text)
-        PassManager.parse("builtin.module(sdy-propagation-pipeline)").run(copy)
+        pipeline.run(copy)
         meshes = {
             op.attributes["sym_name"].value: _axes_of(op.attributes["mesh"])
             for op in copy.regions[0].blocks[0].operations
@@ -139,6 +146,21 @@ def how_calls_lie(module: Any) -> dict[int, Lying]:
             if lying is not None:  # a function that is called twice may be there twice
                 found.setdefault(number, lying)
         return found
+
+
+def _propagation() -> Any:
+    """Shardy's passes that spread shardings, which are no public part of JAX; None without them."""
+    try:
+        from jaxlib.mlir.passmanager import PassManager
+
+        return PassManager.parse(f"builtin.module({_PIPELINE})")
+    except (ImportError, AttributeError, ValueError) as error:
+        warnings.warn(
+            "this JAX does not say how arrays of kernels lie on a mesh: each chip computes all of them, from "
+            f"arrays that are gathered ({str(error).splitlines()[0]})",
+            stacklevel=2,
+        )
+        return None
 
 
 def _calls_in(operation: Any) -> list[Any]:
