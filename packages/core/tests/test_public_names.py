@@ -1,11 +1,20 @@
-"""What is public is this list, and each name says what it is. A change of the list changes a promise."""
+"""What is public is this list, and each name says what it is. A change of the list changes a promise.
+
+A docstring says what is raised, what each number is, and the shapes of arrays. It has an example:
+`tests/docs/test_docstrings_run.py` runs those, and looks for names without one.
+"""
 
 from __future__ import annotations
 
 import ast
+import inspect
+import re
 import subprocess
 import sys
+import textwrap
 import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -101,6 +110,114 @@ def _docstring(x: Any) -> str | None:
     doc = x.__doc__ or type(x).__doc__
     kind = x if isinstance(x, type) else type(x)
     return None if not doc or doc.startswith(f"{kind.__name__}(") else doc
+
+
+@dataclass(frozen=True)
+class Said:
+    """A public function, or a method of a public class, and its docstring with its class's."""
+
+    where: str
+    node: ast.FunctionDef
+    text: str
+
+
+def sources(module: str) -> Iterator[tuple[str, ast.ClassDef | ast.FunctionDef, str]]:
+    """The public names of a module that are classes, functions or objects of our own."""
+    for name in import_module(module).__all__:
+        found = inspect.unwrap(getattr(import_module(module), name))
+        if not isinstance(found, type) and not inspect.isroutine(found):
+            found = type(found)
+        if getattr(found, "__module__", "").startswith("torch_pjrt"):
+            node = ast.parse(textwrap.dedent(inspect.getsource(found))).body[0]
+            assert isinstance(node, (ast.ClassDef, ast.FunctionDef))
+            yield name, node, inspect.getdoc(found) or ""
+
+
+def functions(module: str) -> Iterator[Said]:
+    for name, node, text in sources(module):
+        if isinstance(node, ast.FunctionDef):
+            yield Said(name, node, text)
+            continue
+        for method in node.body:
+            is_hidden = getattr(method, "name", "_").removeprefix("__").startswith("_")
+            if isinstance(method, ast.FunctionDef) and not is_hidden:
+                own = ast.get_docstring(method) or ""
+                yield Said(f"{name}.{method.name}", method, f"{own} {text}")
+
+
+def raised(node: ast.FunctionDef) -> Iterator[str]:
+    """The classes of errors that it raises itself, and not by what it calls."""
+    for found in ast.walk(node):
+        if isinstance(found, ast.Raise) and found.exc is not None:
+            made = found.exc.func if isinstance(found.exc, ast.Call) else found.exc
+            if (name := ast.unparse(made).rpartition(".")[2])[:1].isupper():
+                yield name
+
+
+def arguments(node: ast.FunctionDef) -> Iterator[tuple[str, str]]:
+    """The parameters with their annotations."""
+    for a in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs):
+        yield a.arg, ast.unparse(a.annotation) if a.annotation else ""
+
+
+def is_said(name: str, text: str) -> bool:
+    return re.search(rf"\b{name}\b", text) is not None
+
+
+# Errors of Python's own protocols: a name that is not there, a method that a subclass has to write.
+OF_PROTOCOLS = {"AttributeError", "NotImplementedError"}
+# Old names, which warn.
+OLD = {"config.tape_bound"}
+
+
+@pytest.mark.parametrize("module", PUBLIC)
+def test_each_error_that_a_public_name_raises_is_said(module: str):
+    unsaid = [
+        f"{said.where}: {error}"
+        for said in functions(module)
+        for error in set(raised(said.node)) - OF_PROTOCOLS
+        if not is_said(error, said.text)
+    ]
+    assert not unsaid
+
+
+@pytest.mark.parametrize("module", PUBLIC)
+def test_each_number_of_a_public_name_is_said(module: str):
+    """What an int or a float is, and so its unit: the parameter or the field is in the docstring."""
+    unsaid = [
+        f"{said.where}: {name}"
+        for said in functions(module)
+        if said.where not in OLD
+        for name, kind in arguments(said.node)
+        if re.search(r"\b(int|float)\b", kind) and not is_said(name, said.text)
+    ]
+    unsaid += [
+        f"{name}.{field.target.id}"
+        for name, node, text in sources(module)
+        if isinstance(node, ast.ClassDef)
+        for field in node.body
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+        if re.search(r"\b(int|float)\b", ast.unparse(field.annotation))
+        if not field.target.id.startswith("_") and not is_said(field.target.id, text)
+    ]
+    assert not unsaid
+
+
+# What a docstring says of the shape of an array that has none in its annotation.
+ABOUT_SHAPES = r"shape|dims?\b|rows|\d-d|elements?\b|array|tensor"
+
+
+@pytest.mark.parametrize("module", PUBLIC)
+def test_each_array_of_a_public_name_has_a_shape(module: str):
+    """In its annotation (`Float[Array, "rows columns"]`), in the docstring, or in those of its fields."""
+    unsaid = [
+        f"{said.where}: {name}"
+        for said in functions(module)
+        for name, kind in arguments(said.node)
+        if re.search(r"\b(Array|ndarray|Tensor)\b", kind) and '[Array, "' not in kind
+        if not re.search(ABOUT_SHAPES, said.text)
+    ]
+    assert not unsaid
 
 
 def test_linter_refuses_all_other_modules_outside_of_core():

@@ -19,6 +19,9 @@ the device is here, loaded on first use:
     check_nans()      an error that names the operator which made a NaN, for a block
     to_jax()          a tensor's array; from_jax() makes a tensor of one
     jax_function()    a JAX function as an operator
+
+    >>> torch_pjrt.__version__
+    '0...'
 """
 
 from __future__ import annotations

@@ -26,7 +26,10 @@ _loading = session.own("loading by PyTorch", _Loading())
 
 
 def autoload() -> None:
-    """The entry point. Never raises."""
+    """The entry point. Never raises.
+
+    >>> torch_pjrt.autoload()  # `import torch` has called it before: nothing happens
+    """
     if _loading.is_done:
         return
     if "torch" not in sys.modules or not hasattr(sys.modules["torch"], "_register_device_module"):

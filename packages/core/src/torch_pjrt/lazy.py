@@ -12,7 +12,7 @@ from torch_pjrt.errors import BrokenModule
 
 
 def attribute(module: str, name: str) -> Any:
-    """`name` of `module`, which is imported now if it has not been.
+    """`name` of `module`, which is imported now if it has not been. Raises `BrokenModule` where it fails.
 
     >>> lazy_attribute("math", "pi")
     3.141592653589793

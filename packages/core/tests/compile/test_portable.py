@@ -145,6 +145,7 @@ UNTOLD: dict[str, Any] = {
     "within a partial function": partial(square, torch.zeros(3)),
     "a class of a function": type("Made", (), {})(),
     "a function without a module": eval("lambda x: x", {"__name__": "nowhere"}),
+    "a function of names without a module": eval("lambda x: x", {}),
 }
 
 

@@ -104,6 +104,10 @@ def each_collective(text: str) -> Iterator[tuple[str, int, str]]:
     """Each operation across chips in XLA's text of a program: name, bytes of results, rest of its line.
 
     One that TPUs do in steps, between other work, is written for each step and counts once.
+
+        >>> line = "  %sum = f32[2,4]{1,0} all-reduce(%x), replica_groups={{0,1}}, to_apply=%add"
+        >>> list(each_collective(line))
+        [('all-reduce', 32, '%x), replica_groups={{0,1}}, to_apply=%add')]
     """
     chains: set[str] = set()
     for made, name, started, rest in _MADE.findall(text):

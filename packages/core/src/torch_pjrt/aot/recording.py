@@ -38,6 +38,10 @@ class RecordedStep:
     stood_for of these, and of a module's parameters and buffers, the tensors that they stand for.
     pinned    where a package spreads arrays: how what tensors held before the run is to lie, by identity.
     reusable  as `run/sync.py` says: inputs whose memory a result may take.
+
+        >>> with recorded(lambda x: x.sin(), [torch.empty(3)]) as step:
+        ...     step.outputs, step.given  # one result, of the first input
+        ((0,), frozenset({0}))
     """
 
     tape: Tape

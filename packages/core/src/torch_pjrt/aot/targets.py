@@ -31,7 +31,12 @@ def targets() -> list[str]:
 
 
 def target_chips(target: str) -> Sequence[Any]:
-    """The chips of a target, the same objects each time. Raises as `compile_for` does."""
+    """The chips of a target, the same objects each time. Raises as `compile_for` does.
+
+    >>> target_chips("h1000")
+    Traceback (most recent call last):
+    torch_pjrt.errors.UnknownDevice: No plugin compiles for `h1000`...
+    """
     return described(target)[1]
 
 

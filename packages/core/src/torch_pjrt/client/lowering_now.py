@@ -28,6 +28,10 @@ class ProgramLowering:
 
         now = lowering_now()  # in a rule
         number, found = now.n_asked, now.ask(how_calls_lie)  # a dict of numbers, say
+
+        >>> now = lowering_now()  # outside of any
+        >>> now.chips, now.n_asked
+        ((), 0)
     """
 
     def __init__(self, chips: Sequence[Any], answers: dict[Look, Any] | None = None) -> None:

@@ -26,7 +26,14 @@ if TYPE_CHECKING:
 
 
 class Partitioner(Protocol):
-    """Where arrays lie that are on several chips, as JAX's shardings."""
+    """Where arrays lie that are on several chips, as JAX's shardings.
+
+    >>> class OneChip(Partitioner):  # which leaves all as it is
+    ...     def default(self):
+    ...         return None
+    >>> OneChip().default() is None
+    True
+    """
 
     def default(self) -> Sharding | None:
         """Where an array goes that nobody has placed, an upload say; None: on the device's first chip."""
@@ -104,7 +111,11 @@ class Partitioner(Protocol):
 
 
 class Output:
-    """A result of a program: its value, and the sharding of the input whose place it takes, if any."""
+    """A result of a program: its value, and the sharding of the input whose place it takes, if any.
+
+    >>> Output(value_of(torch.ones(2, device="pjrt")), None).replaces is None
+    True
+    """
 
     __slots__ = ("replaces", "value")
 
@@ -127,6 +138,14 @@ def set_partitioner(new: Partitioner) -> None:
     """Have this partitioner say where arrays go, in this process, from now on.
 
     Raises `SettingError` if there is another one.
+
+        >>> class Mine(Partitioner): ...
+        >>> set_partitioner(mine := Mine())
+        >>> set_partitioner(mine)
+        >>> set_partitioner(Mine())
+        Traceback (most recent call last):
+        torch_pjrt.errors.SettingError: Another package partitions programs in this process already.
+          saw: ...
     """
     before = chosen.partitioner
     if before is not None and before is not new:

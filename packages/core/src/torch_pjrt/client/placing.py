@@ -43,7 +43,12 @@ def put_together(values: Sequence[Value], target: Sharding | None = None) -> tup
 
 
 def placed(array: Any, target: Sharding) -> jax.Array:
-    """The array with another sharding; its own memory is never shared."""
+    """The array with another sharding; its own memory is never shared.
+
+    >>> chip = jax.sharding.SingleDeviceSharding(client().chip)
+    >>> placed(jnp.ones(2), chip).sharding == chip
+    True
+    """
     with dtypes.x64(), telling_of_exhaustion("spreading an array over chips"):
         own = alone(array)
         if is_elsewhere_too(target) or is_elsewhere_too(own.sharding):

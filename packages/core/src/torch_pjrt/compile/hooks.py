@@ -27,7 +27,11 @@ hooks = session.own("functions around compilations and launches", _Hooks())
 
 
 class ProgramHooks:
-    """Functions that are called until `remove()`, or to the end of the block that this is the context of."""
+    """Functions that are called until `remove()`, or to the end of the block that this is the context of.
+
+    >>> hooks = add_program_hooks(before_compile=lambda graph: print(len(graph.nodes)))
+    >>> hooks.remove()
+    """
 
     def __init__(self, hooks: dict[str, Callable[[Any], object]]) -> None:
         self._hooks = hooks

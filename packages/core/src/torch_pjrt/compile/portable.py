@@ -204,8 +204,10 @@ def _article(kind: type) -> str:
     return f"{'an' if name[0] in 'AEIOUaeiou' else 'a'} {name}"
 
 
-def _code(module: str) -> str:
+def _code(module: str | None) -> str:
     """The code that `module` belongs to: nothing where versions say it, else its stamp."""
+    if module is None:  # `exec` ran it, with names of its own
+        raise NotPortable("code that is in no module")
     top = module.partition(".")[0]
     if top in VERSIONED or top in sys.stdlib_module_names:
         return ""

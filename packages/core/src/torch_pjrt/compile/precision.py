@@ -36,7 +36,16 @@ def precision_of(node: Node, name: str) -> AbstractContextManager[Any]:
 
 
 def with_precision(graph: Graph, name: str) -> Graph:
-    """The graph with this precision for its products, whatever is in force."""
+    """The graph with this precision for its products, whatever is in force.
+
+    name   of PyTorch's, a key of `PRECISIONS`.
+
+        >>> with recorded(torch.mm, [torch.empty(2, 2), torch.empty(2, 2)]) as step:
+        ...     graph = graph_of(step.tape, step.outputs)
+        >>> [node] = with_precision(graph, "high").nodes
+        >>> node.signature.precision, PRECISIONS["high"]
+        ('high', 'high')
+    """
     nodes = [replace(n, signature=_signature_with(n.signature, name)) for n in graph.nodes]
     return replace(graph, nodes=tuple(nodes))
 

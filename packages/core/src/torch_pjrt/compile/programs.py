@@ -77,6 +77,15 @@ class Program:
     numbers        of the launch that is being made: its last arguments, where hooks look at launches.
     used           grows from launch to launch of any program.
     compilation    what it cost, why it was needed, how often it ran.
+
+        >>> def after(program):
+        ...     print([node.op.name() for node in program.recorded.nodes], program.outputs)
+        >>> x = torch.ones(2, device="pjrt")
+        >>> torch_pjrt.sync()
+        >>> with add_program_hooks(after_launch=after):
+        ...     x.sin().tolist()
+        ['aten::sin'] (0,)
+        [0.84147..., 0.84147...]
     """
 
     compilation: Compilation
@@ -115,7 +124,11 @@ class Program:
         return run_passes(partition.with_own(client().passes, self.shardings), self.recorded)
 
     def run(self, tape: Tape, reusable: Mapping[int, int], box: list[Any]) -> None:
-        """Launch it on the tape's inputs. An input that is donated but still held is copied first."""
+        """Launch it on the tape's inputs. An input that is donated but still held is copied first.
+
+        reusable  the inputs (negative numbers) whose memory it may take.
+        box       gets what it gave, as one item.
+        """
         kept: Collection[int] = ()
         if self.donated != tuple(reusable):
             kept = frozenset([-n - 1 for n in self.donated if n not in reusable])

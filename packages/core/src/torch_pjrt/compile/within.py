@@ -26,6 +26,11 @@ def traced(
     key      the PRNG key (threefry) of a draw; None for a graph that draws nothing.
 
     The device's passes run first. Python numbers in the graph must be constants.
+
+        >>> with recorded(lambda x: x.sin() * 2, [torch.empty(3)]) as step:
+        ...     graph = graph_of(step.tape, step.outputs)
+        >>> jax.eval_shape(lambda x: traced(graph, [x]), jnp.zeros(3))
+        (ShapeDtypeStruct(shape=(3,), dtype=float32),)
     """
     table, passes = client().lowerings, client().passes
     scope = Scope(table, in_force(), _constant, _no_numbers, key or _no_key)

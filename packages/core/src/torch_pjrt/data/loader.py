@@ -47,7 +47,7 @@ class DeviceLoader:
     device    "pjrt", or any device of PyTorch (then batches are moved with `.to`, in turn).
     place     says of each tensor the `jax.sharding.Sharding` that it goes to, or None: where others go. Or
               it uploads it itself, and gives the `torch_pjrt.extend.Value`.
-    prefetch  at least 1: so many batches more than the one in use take memory on the device.
+    prefetch  so many batches more than the one in use take memory on the device; `ValueError` below 1.
 
     Tensors in tuples, lists, named tuples, mappings and dataclasses are moved, other things left as they are;
     what has a `to` of its own (`PackedSequence`, a tokenizer's batch) is asked to move itself. A batch

@@ -43,7 +43,10 @@ def _let_go_of_frames(dynamo: ModuleType) -> None:
 
 
 def keep_out(packages: Iterable[str]) -> None:
-    """Let Dynamo trace nothing in these packages or modules, nor what those imported by now generate."""
+    """Let Dynamo trace nothing in these packages or modules, nor what those imported by now generate.
+
+    >>> keep_dynamo_out(["my_package"])
+    """
     _packages.extend(sorted(set(packages).difference(_packages)))
     if _RULES in sys.modules:  # else it is told with the others
         _register(sys.modules[_RULES])

@@ -30,7 +30,12 @@ def add_report_tables(tables_of: TablesOf) -> None:
 
     It must not read or make tensors of the device.
 
-        add_report_tables(lambda programs: [Table("Flops", ("flops",), [(flops_of(p),) for p in programs])])
+        >>> def results(programs):
+        ...     rows = [(n, len(program.outputs)) for n, program in enumerate(programs)]
+        ...     return [Table("Results of programs", ("program", "results"), rows)]
+        >>> add_report_tables(results)
+        >>> "Results of programs" in str(torch_pjrt.report())
+        True
     """
     if tables_of not in _sections.added:
         _sections.added.append(tables_of)

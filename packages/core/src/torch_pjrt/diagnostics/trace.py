@@ -60,8 +60,8 @@ def profile(folder: str | os.PathLike[str], *, python: bool = False) -> Iterator
     Gives an object whose `step()` ends a step, for loops in which no optimizer or more than one does.
     Raises `RuntimeError` if a trace of this process is being taken already.
 
-        with torch_pjrt.profile("traces"):
-            train_step()
+        >>> with torch_pjrt.profile("traces"):
+        ...     y = (torch.ones(2, device="pjrt") + 1).tolist()  # or some steps of training
     """
     torch.pjrt.init()  # type: ignore[attr-defined]
     sync("profile()")

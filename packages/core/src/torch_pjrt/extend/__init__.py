@@ -94,6 +94,16 @@ The process:
     keep_dynamo_out     packages in which Dynamo is to trace nothing
     lazy_attribute      for a module's `__getattr__`: what another one holds, imported now
     padding             tensors with padding: a module, unstable
+
+    >>> PRECISIONS[precision_in_force()]  # as JAX calls it
+    'highest'
+    >>> create_empty_tensor((2, 3), torch.float32).shape  # without content, so it cannot be read
+    torch.Size([2, 3])
+    >>> refusal: Refusal = lambda index, size: IndexError(f"{index} is not below {size}")
+    >>> refusal(5, 3)
+    IndexError('5 is not below 3')
+    >>> padding.wide(torch.float16)
+    torch.float32
 """
 
 from __future__ import annotations

@@ -25,6 +25,13 @@ Names here come and go between any two versions, and are for packages of this re
                     defer_check_of has the device do so, against a size that it holds;
                     known_to_be_inside says whether the host knows more
     sizes_are_exact whether nothing is padded now
+
+    >>> factor: Factor = "n"  # what stands for a size that varies
+    >>> dim: Dim = packed([2, 3, factor])
+    >>> dim
+    (6, 'n')
+    >>> parts: Parts = ((4, 2),)  # of one dim: room for four elements, two of them true
+    >>> names: Names = ((factor,),)  # of the parts of one dim
 """
 
 from __future__ import annotations
@@ -98,5 +105,9 @@ __all__ = [
 
 
 def sizes_are_exact() -> bool:
-    """Whether calls are not padded: all values are checked, or a step is captured, whose sizes are fixed."""
+    """Whether calls are not padded: all values are checked, or a step is captured, whose sizes are fixed.
+
+    >>> sizes_are_exact()
+    False
+    """
     return counts.exact or bool(sync.listeners)

@@ -23,7 +23,11 @@ def append(
 
     Values that are pending on another thread's tape are computed first.
 
-        made = append(signature, values, [signature, *range(-1, -len(values) - 1, -1)])
+        >>> x = value_of(torch.zeros(3, device="pjrt"))
+        >>> signature = intern(aten.cos.default, (Slot(0),), {}, (x.spec,), (x.spec,))
+        >>> [y] = append(signature, [x], [signature, -1])
+        >>> host_array(y)
+        array([1., 1., 1.], dtype=float32)
     """
     outs = signature.outs
     while True:

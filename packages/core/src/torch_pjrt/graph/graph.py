@@ -23,6 +23,12 @@ class Number:
     """A Python number of a call: the `index`-th int or float of the tape.
 
     `value` is its value where it is a constant of the program, None where it is an input.
+
+        >>> from torch_pjrt.extend import graph_of, recorded
+        >>> with recorded(lambda x: x + 5, [torch.empty(3)]) as step:
+        ...     [node] = graph_of(step.tape, step.outputs).nodes
+        >>> node.numbers[0].kind, node.numbers[0].value
+        (<class 'int'>, 5)
     """
 
     kind: type
@@ -32,7 +38,13 @@ class Number:
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """Which random numbers a node gets: the `index`-th draw since the `seeding`-th seed of the tape."""
+    """Which random numbers a node gets: the `index`-th draw since the `seeding`-th seed of the tape.
+
+    >>> from torch_pjrt.extend import graph_of, recorded
+    >>> with recorded(torch.bernoulli, [torch.rand(3)]) as step:
+    ...     graph_of(step.tape, step.outputs).nodes[0].draw
+    Draw(seeding=0, index=0)
+    """
 
     seeding: int
     index: int

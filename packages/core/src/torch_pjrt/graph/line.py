@@ -12,6 +12,9 @@ class Line(NamedTuple):
     function      the name of the function it is in.
     module        the path of the module that was running, `GPT/blocks.3/attn`; "" where none was.
     backward      the operator computes a gradient of what that line computed.
+
+        >>> Line("model.py", 12, "forward", module="GPT/blocks.3/attn").described()
+        'model.py:12, GPT/blocks.3/attn'
     """
 
     file: str

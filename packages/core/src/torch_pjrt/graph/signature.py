@@ -21,14 +21,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """Where the arguments have the `index`-th tensor."""
+    """Where the arguments have the `index`-th tensor.
+
+    >>> from torch_pjrt.extend import graph_of, recorded
+    >>> with recorded(lambda x: x * x, [torch.empty(3)]) as step:
+    ...     graph_of(step.tape, step.outputs).nodes[0].signature.args
+    (Slot(index=0), Slot(index=1))
+    """
 
     index: int
 
 
 @dataclass(frozen=True, slots=True)
 class NumberSlot:
-    """Where the arguments have the `index`-th Python number; `kind` is int or float."""
+    """Where the arguments have the `index`-th Python number; `kind` is int or float.
+
+    >>> from torch_pjrt.extend import graph_of, recorded
+    >>> with recorded(lambda x: x * 2.5, [torch.empty(3)]) as step:
+    ...     graph_of(step.tape, step.outputs).nodes[0].signature.args
+    (Slot(index=0), NumberSlot(index=0, kind=<class 'float'>))
+    """
 
     index: int
     kind: type
@@ -64,10 +76,14 @@ class FunctionOp:
     Programs with one are kept on disk only where `of` is given. The example records a barrier: XLA moves
     nothing across it.
 
-        barrier = FunctionOp("mine.barrier", lambda *arrays: jax.lax.optimization_barrier(arrays))
-        spec = contiguous_spec((3,), torch.float32)
-        signature = intern(barrier, (Slot(0),), {}, (spec,), (spec,), returns="list")
-        [value] = record(signature, [value_of(x)], [])
+        >>> barrier = FunctionOp(
+        ...     "mine.barrier", lambda *arrays: jax.lax.optimization_barrier(arrays)
+        ... )
+        >>> x = value_of(torch.ones(3, device="pjrt"))
+        >>> signature = intern(barrier, (Slot(0),), {}, (x.spec,), (x.spec,), returns="list")
+        >>> [y] = record(signature, [x], [])
+        >>> host_array(y)
+        array([1., 1., 1.], dtype=float32)
     """
 
     name: str
@@ -82,7 +98,12 @@ class FunctionOp:
 
 
 class JointOp(FunctionOp):
-    """One that other processes take part in (`compile/joint.py`): its function runs under `shard_map`."""
+    """One that other processes take part in (`compile/joint.py`): its function runs under `shard_map`.
+
+    >>> total = JointOp("docs.total", lambda x: [jax.lax.psum(x, "ranks")], ())
+    >>> str(total), isinstance(total, FunctionOp)
+    ('docs.total', True)
+    """
 
     __slots__ = ()
 
@@ -92,6 +113,15 @@ class GraphOp:
     """An operator that a recorded graph is, to be put in its place: what a compiler made of a function.
 
     The numbers in the graph are constants, and its draws are counted from 0; each has its line, where known.
+
+        >>> from torch_pjrt.testing.graphs import parse
+        >>> graph = parse('''
+        ...     i0: float32[3]
+        ...     v0: float32[3] = aten.sin.default(i0)
+        ...     return v0''')
+        >>> op = GraphOp("mine.block", graph)
+        >>> str(op), op.n_draws
+        ('mine.block', 0)
     """
 
     name: str
@@ -115,7 +145,17 @@ class Signature:
     random     the node draws random numbers: its code ends with the draw.
     returns    "tensor", "tuple" or "list": how PyTorch returns the results.
     expansion  the graph of simpler operators that stands for it, where it has no rule of its own.
+    dropped    for each result: False, True if it is None, or the number it is; none: all are there.
     precision  of products of float32 in it, by PyTorch's name; None for the one that is in force.
+
+        >>> from torch_pjrt.testing.graphs import parse
+        >>> graph = parse('''
+        ...     i0: float32[3]
+        ...     v0: float32[3] = aten.sin.default(i0)
+        ...     return v0''')
+        >>> signature = graph.nodes[0].signature
+        >>> signature, signature.args, signature.outs[0].shape
+        (aten.sin.default(float32[3]), (Slot(index=0),), (3,))
     """
 
     number: int
@@ -128,9 +168,7 @@ class Signature:
     random: bool
     returns: str
     expansion: Graph | None = None
-    dropped: tuple[
-        bool | int, ...
-    ] = ()  # for each result: False, True if it is None, or the number it is
+    dropped: tuple[bool | int, ...] = ()
     precision: str | None = None
     _plain: bool = field(init=False)
 
@@ -165,6 +203,8 @@ def intern(
     expand: Callable[[Signature], Graph] | None = None,
 ) -> Signature:
     """The one signature of this pattern. `expand` is asked once, for a pattern that is new.
+
+    The other arguments are a `Signature`'s, `dropped` among them; all must be hashable.
 
     >>> spec = contiguous_spec((3,), torch.float32)
     >>> signature = intern(aten.sin.default, (Slot(0),), {}, (spec,), (spec,))

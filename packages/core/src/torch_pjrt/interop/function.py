@@ -108,8 +108,9 @@ def jax_function(function: Callable[..., Any]) -> JaxFunction:
     `torch.func` and `torch.vmap` go through. The function must be pure: it is traced once for each pattern
     of shapes, dtypes and static values. Tensors on the CPU are brought to the device, and the results back.
 
-    Functions are told apart by identity: make it once, and not in each step. 64-bit types are on while it
-    is traced if an argument has one, or where the process has switched them on.
+    Raises `TypeError` for what is no function; a call does so without a tensor, and for a static argument
+    that is not hashable. Functions are told apart by identity: make it once, and not in each step. 64-bit
+    types are on while it is traced if an argument has one, or where the process has switched them on.
     """
     register_all()
     if isinstance(function, JaxFunction):

@@ -47,6 +47,15 @@ class Attention:
     """A call of attention: the operator's arguments in its order, after the key that dropout draws with.
 
     first_row   which query of a causal attention the first one is; PyTorch knows only 0.
+
+    dropout_p   with which probability a weight is dropped, by `dropout_key`; 0: none is.
+    scale       what scores are multiplied with; None: 1 / sqrt(width).
+
+        >>> x = jnp.ones((1, 2, 3, 4))  # one batch, two heads, three queries and keys, width 4
+        >>> with x64():  # of `torch_pjrt.extend`; rules are traced within it
+        ...     out, logsumexp, *_ = attention(Attention(None, x, x, x, is_causal=True))
+        >>> out.shape, logsumexp.shape
+        ((1, 2, 3, 4), (1, 2, 3))
     """
 
     dropout_key: Key[Array, ""] | None
@@ -67,6 +76,19 @@ class AttentionBackward:
     """A call of its backward: the operator's arguments in its order.
 
     first_row   as in `Attention`.
+
+    max_q, max_k    how many queries and keys there are.
+    dropout_p       with which probability weights were dropped; `philox_seed` is the forward's.
+
+        >>> x = jnp.ones((1, 2, 3, 4))
+        >>> with x64():
+        ...     out, logsumexp, *rest = attention(Attention(None, x, x, x))
+        >>> wanted = (True, True, True, False)
+        >>> call = AttentionBackward(
+        ...     x, x, x, x, None, wanted, out, logsumexp, None, None, 3, 3, 0.0, False, *rest[4:6]
+        ... )
+        >>> [g.shape for g in attention_backward(call)[:3]]
+        [(1, 2, 3, 4), (1, 2, 3, 4), (1, 2, 3, 4)]
     """
 
     grad_out: Float[Array, "*batch heads queries value_width"]
@@ -101,7 +123,11 @@ def _product(x: Array, y: Array, x_dim: int, y_dim: int) -> Array:
 
 
 def over_rows(x: Array, y: Array) -> Array:
-    """The products of `x` transposed with `y`: a sum over the rows of both."""
+    """The products of `x` transposed with `y`: a sum over the rows of both.
+
+    >>> over_rows(jnp.ones((1, 2, 5, 3)), jnp.ones((1, 2, 5, 4))).shape
+    (1, 2, 3, 4)
+    """
     return _product(x, y, 2, 2)
 
 
@@ -162,7 +188,14 @@ def _dropped(x: Array, key: Array | None, dropout_p: float) -> Array:
 
 
 def seed_of(key: Array) -> Array:
-    """The key as the integer that the backward is given; where integers have 32 bits, half of it."""
+    """The key as the integer that the backward is given; where integers have 32 bits, half of it.
+
+    key   of JAX's kind `threefry2x32`, without dims; so is the result, an int64 or int32.
+
+        >>> with x64():
+        ...     seed_of(jax.random.key(7))
+        Array(30064771072, dtype=int64)
+    """
     words = jax.random.key_data(key)
     if dtypes.are_wide():
         return lax.bitcast_convert_type(words, np.dtype(np.int64))
@@ -170,7 +203,14 @@ def seed_of(key: Array) -> Array:
 
 
 def key_of(seed: Array) -> Array:
-    """The key that an integer of `seed_of` stands for."""
+    """The key that an integer of `seed_of` stands for.
+
+    seed   without dims; so is the key.
+
+        >>> with x64():
+        ...     jax.random.key_data(key_of(seed_of(jax.random.key(7))))
+        Array([0, 7], dtype=uint32)
+    """
     words = lax.bitcast_convert_type(seed, np.dtype(np.uint32))
     if not dtypes.are_wide():
         words = lax.concatenate([lax.full((1,), 0, words.dtype), lax.expand_dims(words, (0,))], 0)
@@ -196,7 +236,13 @@ def scaled_dot_product_attention(
     Integer[Array, ""],
     None,
 ]:
-    """Output, logsumexp of the scores, and what the backward needs to drop the same weights."""
+    """Output, logsumexp of the scores, and what the backward needs to drop the same weights.
+
+    >>> x = jnp.zeros((1, 1, 2, 4))
+    >>> with x64():
+    ...     attention(Attention(None, x, x, x))[1]  # of two scores, 0 each
+    Array([[[0.6931472, 0.6931472]]], dtype=float32)
+    """
     query, key, value, key_ = call.query, call.key, call.value, call.dropout_key
     q, v = _batched(query), _batched(value)
     if key_ is not None and not dtypes.are_wide():
@@ -243,6 +289,17 @@ def scaled_dot_product_attention_backward(
     """All gradients, as PyTorch's meta function says: XLA drops those that nobody reads.
 
     over_rows   how a device multiplies there.
+
+        >>> x = jnp.ones((1, 1, 2, 4))
+        >>> with x64():
+        ...     out, logsumexp, *rest = attention(Attention(None, x, x, x))
+        >>> wanted = (True, True, True, False)
+        >>> call = AttentionBackward(
+        ...     x, x, x, x, None, wanted, out, logsumexp, None, None, 2, 2, 0.0, False, *rest[4:6]
+        ... )
+        >>> grad_query, grad_key, grad_value, grad_bias = attention_backward(call)
+        >>> float(grad_value.sum()), grad_bias is None
+        (8.0, True)
     """
     query, key, value, attn_bias = call.query, call.key, call.value, call.attn_bias
     q, k, v, grad, y = (_batched(x) for x in (query, key, value, call.grad_out, call.out))

@@ -41,7 +41,20 @@ def _each(sizes: Sizes, rank: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """How the windows of a convolution lie on its input."""
+    """How the windows of a convolution lie on its input.
+
+    stride, padding, dilation   one number for each dim of the image, in elements; padding on both sides.
+    groups                      into how many groups channels and filters are split.
+
+    A device that computes these maps in its own way overrides `correlated`, `to_input` and `to_weight`.
+
+        >>> windows = Convolution.of((2, 2), (1, 1), (1, 1), 1, rank=2)
+        >>> image, weight = jnp.ones((1, 3, 8, 8)), jnp.ones((5, 3, 3, 3))
+        >>> windows.correlated(image, weight).shape
+        (1, 5, 4, 4)
+        >>> windows.to_input(jnp.ones((1, 5, 4, 4)), weight, image.shape).shape
+        (1, 3, 8, 8)
+    """
 
     stride: tuple[int, ...]
     padding: tuple[int, ...]
@@ -120,7 +133,14 @@ def convolution(
     *,
     kind: type[Geometry] = Geometry,
 ) -> Num[Array, "batch features *out_size"]:
-    """`kind` is how a device computes the three maps; the other rules here take it as well."""
+    """`kind` is how a device computes the three maps; `groups` and the rest are PyTorch's.
+
+    The two backward rules take a `kind`, too.
+
+    >>> image, weight = jnp.ones((1, 3, 8, 8)), jnp.ones((5, 3, 3, 3))
+    >>> convolution(image, weight, None, [1], [1], [1], False, [0], 1).shape
+    (1, 5, 8, 8)
+    """
     rank = weight.ndim - 2
     geometry = kind.of(stride, padding, dilation, groups, rank)
     if transposed:
@@ -181,6 +201,16 @@ def convolution_backward(
     Num[Array, "filters depth *kernel"] | None,
     Num[Array, " features"] | None,
 ]:
+    """The gradients of input, weight and bias; None where `output_mask` wants none. `groups` as in PyTorch.
+
+    >>> image, weight = jnp.ones((1, 3, 8, 8)), jnp.ones((5, 3, 3, 3))
+    >>> windows = [1, 1], [1, 1], [1, 1], False, [0, 0], 1
+    >>> wanted = (True, True, True)
+    >>> grads = convolution_backward(jnp.ones((1, 5, 8, 8)), image, weight, [5], *windows, wanted)
+    >>> [grad.shape for grad in grads]
+    [(1, 3, 8, 8), (5, 3, 3, 3), (5,)]
+    """
+
     geometry = kind.of(stride, padding, dilation, groups, weight.ndim - 2)
     return _backward(grad_output, input, weight, geometry, transposed, output_mask)
 
@@ -204,5 +234,19 @@ def convolution_backward_overrideable(
     Num[Array, "filters depth *kernel"] | None,
     Num[Array, " features"] | None,
 ]:
+    """As `convolution_backward`, without `bias_sizes`: what PyTorch calls for the device.
+
+    `groups` and the rest are PyTorch's.
+
+    >>> image, weight = jnp.ones((1, 3, 8, 8)), jnp.ones((5, 3, 3, 3))
+    >>> windows = [1, 1], [1, 1], [1, 1], False, [0, 0], 1
+    >>> wanted = (True, False, False)
+    >>> grads = convolution_backward_overrideable(
+    ...     jnp.ones((1, 5, 8, 8)), image, weight, *windows, wanted
+    ... )
+    >>> grads[0].shape, grads[1:]
+    ((1, 3, 8, 8), (None, None))
+    """
+
     geometry = kind.of(stride, padding, dilation, groups, weight.ndim - 2)
     return _backward(grad_output, input, weight, geometry, transposed, output_mask)

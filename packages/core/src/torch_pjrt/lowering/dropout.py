@@ -18,7 +18,7 @@ table = LoweringTable("dropout")
 
 
 def kept(key: Array, shape: tuple[int, ...], p: float) -> Array:
-    """A mask that is True with probability `1 - p`, to within 2**-32.
+    """A mask of this shape that is True with probability `1 - p`, to within 2**-32.
 
     >>> kept(jax.random.key(0), (2, 3), 0.5).dtype
     dtype('bool')

@@ -38,7 +38,16 @@ _OVER_ROWS = lax.RaggedDotDimensionNumbers((((0,), (0,)), ((), ())), [0], [])
 
 
 class Groups:
-    """Products of groups by XLA's ragged products: one operation on a TPU, masked elsewhere."""
+    """Products of groups by XLA's ragged products: one operation on a TPU, masked elsewhere.
+
+    ends   for each group the number of the row behind its last: int32, rising.
+
+        >>> ends = jnp.array([1, 4])  # the first row, and three rows
+        >>> Groups().rows(jnp.ones((4, 2)), jnp.ones((2, 2, 3)), ends).shape
+        (4, 3)
+        >>> Groups().sums(jnp.ones((4, 2)), jnp.ones((4, 3)), ends).shape
+        (2, 2, 3)
+    """
 
     def rows(self, x: Array, weights: Array, ends: Array) -> Array:
         """Each row of `x` times the weight of its group: (rows, k) and (groups, k, n) give (rows, n)."""
@@ -76,7 +85,12 @@ def grouped_mm(
     *,
     groups: Groups,
 ) -> Array:
-    """What is cut into groups: the rows or columns that go with a 3-d factor, or else what is summed over."""
+    """What is cut into groups: the rows or columns that go with a 3-d factor, or else what is summed over.
+
+    >>> ends = jnp.array([1, 4])
+    >>> grouped_mm(jnp.ones((4, 2)), jnp.ones((2, 2, 3)), ends, groups=Groups()).shape
+    (4, 3)
+    """
     dtype = self.dtype if out_dtype is None else dtypes.to_jax(out_dtype)
     if offs is None:
         result = contracted(self, mat2, 2, 1, n_batch=1)

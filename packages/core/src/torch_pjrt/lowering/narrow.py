@@ -21,12 +21,13 @@ def without_x64(function: Callable[P, R]) -> Callable[P, R]:
     `jnp.arange(n)` have 32 bits, as Pallas kernels and JAX's own expect. Arrays of 64 bits cannot go in:
     raises `LoweringError`, and the caller says how they are to be narrowed.
 
-        @without_x64
-        def kernel(x, length):
-            return x * (jnp.arange(len(x)) < length)
-
-        def rule(x, length):  # an int64, as PyTorch has it
-            return kernel(x, length.astype("int32"))
+        >>> @without_x64
+        ... def kernel(x, length):
+        ...     return x * (jnp.arange(len(x)) < length)
+        >>> def rule(x, length):  # an int64, as PyTorch has it
+        ...     return kernel(x, length.astype("int32"))
+        >>> rule(jnp.ones(3), jnp.array(2))
+        Array([1., 1., 0.], dtype=float32)
     """
 
     @wraps(function)

@@ -30,7 +30,12 @@ _SATURATES = bool(torch.tensor(1e4).to(torch.float8_e4m3fn).float() == _LARGEST_
 
 
 class Promote(enum.Enum):
-    """How an operator turns the common dtype of its inputs into the one it computes in."""
+    """How an operator turns the common dtype of its inputs into the one it computes in.
+
+    >>> arrays, dtype = promoted((jnp.ones(2, "int32"),), Promote.INT_TO_FLOAT)
+    >>> dtype
+    dtype('float32')
+    """
 
     DEFAULT = "the common dtype"
     INT_TO_FLOAT = "integers and bools become the default float dtype"

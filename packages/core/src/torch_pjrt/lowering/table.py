@@ -52,6 +52,10 @@ class Lowering:
             one of them is a new program.
     random  the rule takes a PRNG key as its first argument. A name: that is None where the static argument
             of this name is 0, and nothing is drawn then.
+
+        >>> lowering = Lowering(jnp.sin)
+        >>> lowering.called(aten.sin.default, [jnp.zeros(2)], {})
+        Array([0., 0.], dtype=float32)
     """
 
     rule: Rule

@@ -33,7 +33,11 @@ _PLAIN = (bool, int, str)
 
 @dataclass(frozen=True, slots=True)
 class Annotation:
-    """What a node of `annotate` says of its value: a kind, and the arguments that were given."""
+    """What a node of `annotate` says of its value: a kind, and the arguments that were given.
+
+    >>> Annotation("mine.layout", ("rows", 2)).args
+    ('rows', 2)
+    """
 
     kind: str
     args: tuple[Any, ...]
@@ -75,7 +79,9 @@ def define_annotation(
 
     Raises `SettingError` for a name that is taken by another rule.
 
-        define_annotation("mine.scaled", lambda x, factor: x * factor, gradient=False)
+        >>> define_annotation("mine.scaled", lambda x, factor: x * factor, gradient=False)
+        >>> annotate(torch.ones(2, device="pjrt"), "mine.scaled", 3)
+        tensor([3., 3.], device='pjrt:0')
     """
     known = kinds.get(kind)
     if known is not None and known.rule is not rule:
@@ -93,8 +99,9 @@ def annotate(x: torch.Tensor, kind: str, *args: Any) -> torch.Tensor:
     The result is another tensor for autograd, and no copy on the device. It works within `torch.compile` too.
     Raises `SettingError` for a kind that nobody has defined, `TypeError` for other arguments.
 
-        define_annotation("mine.name")
-        y = annotate(x * 2, "mine.name", "activations", (0, 1))
+        >>> define_annotation("mine.name")
+        >>> annotate(torch.ones(2, device="pjrt"), "mine.name", "activations", (0, 1))
+        tensor([1., 1.], device='pjrt:0')
     """
     if kind not in kinds:
         raise SettingError(
@@ -120,7 +127,13 @@ def annotation_of(node: Node) -> Annotation | None:
 
 
 def computed_again(operator: Any, args: Sequence[Any]) -> str | None:
-    """`again` of the kind of an annotation, by its operator and its arguments; None for other operators."""
+    """`again` of the kind of an annotation, by its operator and its arguments; None for other operators.
+
+    >>> define_annotation("docs.kept")
+    >>> define_annotation("docs.cheap", again="docs.kept")
+    >>> computed_again(torch.ops.torch_pjrt.annotate.default, (None, "docs.cheap", "()"))
+    'docs.kept'
+    """
     known = kinds.get(args[1]) if operator is ANNOTATE else None
     return None if known is None else known.again
 

@@ -14,12 +14,25 @@ from torch_pjrt.session import session
 
 @dataclass(slots=True)
 class Counters:
-    """What this process did so far. Times are seconds of host time, bytes are of payload.
+    """What this process did so far. Times (`_s`) are seconds of host time, bytes are of payload.
 
-    >>> before = counters.uploads
-    >>> x = torch.ones(3).to("pjrt")
-    >>> counters.uploads - before
-    1
+    operators     in programs, each time that one was run.
+    programs_run  how often programs were launched; replays: how often a captured step was.
+    programs_compiled, programs_loaded, programs_given_back    compiled, taken from disk, given back for room.
+    not_kept      why programs were not written to disk.
+    loops         of programs that were made: layers that repeat, as one loop each.
+    syncs         by cause; fallbacks: operators that ran on the CPU, by name; islands: parts of compiled
+                  functions that run uncompiled, by cause.
+    uploads, uploaded_bytes, downloads, downloaded_bytes    from the host and to it.
+    donated       inputs whose memory programs took.
+    stacks_made, elements_taken    what rolled loops take as one array, and what was taken out of one.
+    lower_s, compile_s, load_s, save_s    of making programs, and of the disk.
+    sync_s, launch_s, upload_s, download_s, fallback_s    of running them.
+
+        >>> before = counters.uploads
+        >>> x = torch.ones(3).to("pjrt")
+        >>> counters.uploads - before
+        1
     """
 
     operators: int = 0

@@ -98,6 +98,12 @@ def note_for(reason: str, *, in_programs: bool = False, with_modules: bool = Tru
 
     With `in_programs` they go into XLA's metadata too: then they are part of what is compiled. Without
     `with_modules` the lines do not say in which module they are, and modules get no hooks.
+
+        >>> note_lines("my package", with_modules=False)
+        >>> y = torch.ones(2, device="pjrt").sin()
+        >>> line = graph_of(state.tape, [value_of(y).number]).nodes[-1].line
+        >>> type(line).__name__
+        'Line'
     """
     if in_programs:
         _noting.in_programs.add(reason)

@@ -33,7 +33,18 @@ from torch_pjrt.graph.tensor_spec import TensorSpec, contiguous_spec, spec_of
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """A value of the graph as an argument of a call: its name, and what it looks like."""
+    """A value of the graph as an argument of a call: its name, and what it looks like.
+
+    >>> from torch_pjrt.testing.graphs import parse
+    >>> graph = parse('''
+    ...     i0: float32[3]
+    ...     v0: float32[3] = aten.sin.default(i0)
+    ...     return v0''')
+    >>> def printing(node, build):  # for `rewritten`
+    ...     print(build.args)
+    >>> after = rewritten(graph, printing)
+    (Ref(name=-1, spec=float32[3]),)
+    """
 
     name: int
     spec: TensorSpec
@@ -46,6 +57,7 @@ class Builder:
                    of the call, lists for lists, everything else as it is.
     inputs         the node's tensors, in order.
     draw           which random numbers the node gets; None if it draws none.
+    fresh          the number that the next value gets.
 
         >>> def twice(node, build):  # for `rewritten`
         ...     return build(aten.add.Tensor, *build.args, *build.args)

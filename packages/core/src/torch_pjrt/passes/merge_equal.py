@@ -42,7 +42,14 @@ class MergeEqual:
 
 
 def number_key(number: Number) -> object:
-    """Equal for numbers that are the same whenever the program runs."""
+    """Equal for numbers that are the same whenever the program runs.
+
+    >>> from torch_pjrt.plugin import Number
+    >>> number_key(Number(int, 0, 3)) == number_key(Number(int, 5, 3))  # constants
+    True
+    >>> number_key(Number(int, 0)) == number_key(Number(int, 5))  # inputs
+    False
+    """
     if number.value is None:
         return number.kind, number.index, None
     return number.kind, _bits(number.value)

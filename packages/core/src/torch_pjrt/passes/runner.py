@@ -14,7 +14,11 @@ from torch_pjrt.graph.tensor_spec import TensorSpec
 
 
 class Stage(enum.IntEnum):
-    """When a pass runs. Within a stage the core's come first, then plugins' by plugin name."""
+    """When a pass runs. Within a stage the core's come first, then plugins' by plugin name.
+
+    >>> Stage.EXPAND < Stage.REWRITE < Stage.CLEAN < Stage.ROLL
+    True
+    """
 
     EXPAND = 0  # operators become simpler ones
     REWRITE = 1  # a pattern becomes a better one

@@ -30,6 +30,14 @@ Clients of hardware, for `Device.start` and `Device.compile_only_chips`:
     client_options  what TORCH_PJRT_CLIENT_OPTIONS says, over a plugin's own; Option, Options are its types
 
 Errors are in `torch_pjrt.errors`, help for tests in `torch_pjrt.testing`.
+
+    >>> @impl
+    ... def torch_pjrt_passes(device):
+    ...     return []
+    >>> options: Options = {"queues": 2, "log": "all"}
+    >>> queues: Option = client_options(options)["queues"]
+    >>> queues
+    2
 """
 
 from __future__ import annotations

@@ -69,7 +69,11 @@ def library_chips(name: str, path: str, defaults: Options | None = None) -> Sequ
 
     Raises `DeviceError` if the library cannot be loaded.
 
-        chips = library_chips("mine", "/opt/mine/libpjrt_mine.so", {"queues": 2})
+        >>> library_chips("mine", "/opt/mine/libpjrt_mine.so", {"queues": 2})
+        Traceback (most recent call last):
+        torch_pjrt.errors.DeviceError: The library of the device `mine` could not be loaded.
+          saw: /opt/mine/libpjrt_mine.so: ...
+          expected: a shared library with the function GetPjrtApi
     """
     from jax._src.lib import xla_client  # pyright: ignore[reportPrivateImportUsage]
 
@@ -92,7 +96,11 @@ def platform_chips(platform: str, defaults: Options | None = None) -> Sequence[j
     TORCH_PJRT_CLIENT_OPTIONS, of which JAX knows nothing. No other platform is started. Raises
     `DeviceError` where no plugin brings the platform, with what its plugin said.
 
-        chips = platform_chips("cuda", gpu_options())
+        >>> platform_chips("mine")
+        Traceback (most recent call last):
+        torch_pjrt.errors.DeviceError: JAX has no platform `mine`.
+          saw: platforms ...
+          hint: install JAX's plugin for it, of the version of jaxlib
     """
     from jax._src import xla_bridge
 
@@ -123,7 +131,11 @@ def started_by_jax(platform: str) -> Any:
 
 
 def platforms_of_plugins() -> Sequence[str]:
-    """The platforms that JAX's plugins have registered. Loads the plugins, starts no client."""
+    """The platforms that JAX's plugins have registered. Loads the plugins, starts no client.
+
+    >>> "cpu" in platforms_of_plugins()  # JAX's own
+    False
+    """
     from jax._src import xla_bridge
 
     _discovered()
@@ -187,7 +199,18 @@ def join_run(port: int, near_port: int, processes: Processes, timeout: int) -> N
 
 
 def compile_only_chips(platform: str, name: str = "", **options: Any) -> Sequence[jax.Device]:  # pyright: ignore[reportInvalidTypeForm]
-    """The chips of hardware that is not here: programs can be compiled for them, and not run."""
+    """The chips of hardware that is not here: programs can be compiled for them, and not run.
+
+    platform  as JAX names it: "tpu", "cuda".
+    name      of a topology, as its plugin names it: "v5e:2x4".
+    options   of the plugin, for this topology.
+
+    Raises what the platform's plugin raises where it is not installed, or knows no such topology.
+
+        >>> compile_only_chips("cpu")
+        Traceback (most recent call last):
+        NotImplementedError: ...
+    """
     from jax.experimental import topologies
 
     return topologies.get_topology_desc(name, platform=platform, **options).devices
@@ -202,7 +225,11 @@ def counted_by_cpu(compiled: Any) -> Mapping[str, float]:
 
 
 def gpu_options() -> dict[str, Any]:
-    """JAX's own options of a client for GPUs, which its environment variables set."""
+    """JAX's own options of a client for GPUs, which its environment variables set.
+
+    >>> sorted(gpu_options())
+    [...'allocator'...]
+    """
     from jax._src.lib import xla_client  # pyright: ignore[reportPrivateImportUsage]
 
     return dict(xla_client.generate_pjrt_gpu_plugin_options())

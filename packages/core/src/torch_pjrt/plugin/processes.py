@@ -29,6 +29,14 @@ class Processes:
     coordinator   `host:port`, on which the first process listens.
     count, index  how many processes there are, and which one this is, from 0.
     local_chips   the numbers of the host's chips that are this process's; None: all of them.
+
+    Raises `SettingError` for an index that is not from 0 to `count - 1`.
+
+        >>> Processes("10.0.0.1:8476", count=2, index=2)
+        Traceback (most recent call last):
+        torch_pjrt.errors.SettingError: A process has a number that there is no process of.
+          saw: process 2 of 2
+          expected: JAX_PROCESS_ID from 0 to JAX_NUM_PROCESSES - 1
     """
 
     coordinator: str
@@ -89,6 +97,9 @@ def choose_run(processes: Processes) -> None:
 
     The first process then serves as coordinator, on the port of `processes.coordinator`. Raises
     `DeviceError` where the process is part of another run.
+
+        >>> from torch_pjrt.plugin import Processes
+        >>> choose_run(Processes("10.0.0.1:8476", count=2, index=0))  # before the device starts
     """
     if _run.joined not in (None, processes):
         raise DeviceError(
@@ -100,7 +111,11 @@ def choose_run(processes: Processes) -> None:
 
 
 def joined() -> Processes | None:
-    """The run that this process has joined; None if it is alone. `of_environment` says who is to join."""
+    """The run that this process has joined; None if it is alone. `of_environment` says who is to join.
+
+    >>> joined_run() is None
+    True
+    """
     return _run.joined
 
 

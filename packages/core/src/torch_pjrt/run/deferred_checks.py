@@ -44,7 +44,21 @@ _pending: list[DeferredChecks] = session.own("checks that nobody has looked at",
 
 
 def deferred_checks(value: Value) -> DeferredChecks:
-    """New checks that are looked at from now on; `value` is what the program will have found."""
+    """New checks that are looked at from now on; `value` is what the program will have found.
+
+    value   three int64: which refusal makes the error, counted from 1 (0: nothing was found), and two
+            numbers that it is called with.
+
+    Add the refusals to the result's `refusals`. What they make is raised on this thread, where it waits for
+    the device or launches another program.
+
+        >>> found = value_of(torch.tensor([1, 7, 0], device="pjrt") + 0)  # by an operator
+        >>> checks = deferred_checks(found)
+        >>> checks.refusals.append(lambda index, size: IndexError(f"there is no row {index}"))
+        >>> torch.pjrt.synchronize()
+        Traceback (most recent call last):
+        IndexError: there is no row 7
+    """
     checks = DeferredChecks(value)
     _pending.append(checks)
     return checks

@@ -130,7 +130,14 @@ def cut(tape: Tape) -> Tape:
 
 
 def run_pending(tape: Tape, cause: str) -> None:
-    """Run what is pending on a tape, of whichever thread, as `sync` does."""
+    """Run what is pending on a tape, of whichever thread, as `sync` does.
+
+    >>> with onto(Tape()) as tape:
+    ...     y = value_of(torch.ones(2, device="pjrt") + 1)
+    >>> run_pending(tape, "my package")
+    >>> y.array
+    Array([2., 2.], dtype=float32)
+    """
     with _runs.lock:
         if tape.values and not tape.ended and tape not in _running:
             _sync(tape, cause)

@@ -297,12 +297,22 @@ CHECKS: dict[Any, Callable[[Given], Iterator[RangeCheck]]] = {
 
 
 def takes_indices(op: Any) -> bool:
-    """Whether a functional overload takes indices that are checked."""
+    """Whether a functional overload takes indices that are checked.
+
+    >>> takes_indices(aten.embedding.default), takes_indices(aten.sin.default)
+    (True, False)
+    """
     return op in CHECKS
 
 
 def range_checks(op: Any, given: Given) -> Iterator[RangeCheck]:
-    """What a call of a functional overload that takes indices has to check; its arguments by name."""
+    """What a call of a functional overload that takes indices has to check; its arguments by name.
+
+    >>> weight, indices = torch.ones(4, 2, device="pjrt"), torch.tensor([3]).to("pjrt")
+    >>> [check] = range_checks(aten.embedding.default, {"weight": weight, "indices": indices})
+    >>> check.low, check.high
+    (0, 4)
+    """
     return CHECKS[op](given)
 
 
@@ -342,6 +352,11 @@ def known_to_be_inside(check: RangeCheck) -> bool:
     """Whether the host knows it, or there is nothing to know. Raises if it knows the contrary.
 
     It reads nothing, but for the index that an error names.
+
+        >>> weight, indices = torch.ones(4, 2, device="pjrt"), torch.tensor([3]).to("pjrt")
+        >>> [check] = range_checks(aten.embedding.default, {"weight": weight, "indices": indices})
+        >>> known_to_be_inside(check)  # the indices were uploaded: the host knows the largest
+        True
     """
     tensor = check.tensor
     if tensor.dtype not in INTEGERS or not is_pjrt(tensor) or not tensor.numel():
@@ -388,7 +403,17 @@ def defer_check(check: RangeCheck) -> None:
 
 
 def defer_check_of(check: RangeCheck, indices: torch.Tensor, size: torch.Tensor | None) -> None:
-    """As `defer_check`, of `indices` whose padding is inside; with a `size` on the device, if given."""
+    """As `defer_check`, of `indices` whose padding is inside; with a `size` on the device, if given.
+
+    >>> weight, indices = torch.ones(4, 2, device="pjrt"), torch.tensor([2, 3]).to("pjrt") * 2
+    >>> [check] = range_checks(aten.embedding.default, {"weight": weight, "indices": indices})
+    >>> known_to_be_inside(check)
+    False
+    >>> defer_check_of(check, indices, None)
+    >>> torch.pjrt.synchronize()
+    Traceback (most recent call last):
+    IndexError: ...
+    """
     value, of_size = value_of(indices), None if size is None else value_of(size)
     tape = current()
     before = _last.checks
@@ -429,7 +454,13 @@ def _signature(
 
 
 def deferred_checks_of(tape: Tape) -> DeferredChecks | None:
-    """The deferred checks of this tape, for who makes a part of another tape of it; nobody else sees them."""
+    """The deferred checks of this tape, for who makes a part of another tape of it; nobody else sees them.
+
+    >>> with onto(Tape(nested=True)) as tape:
+    ...     y = torch.ones(2, device="pjrt").sin()
+    >>> deferred_checks_of(tape) is None  # nothing is looked up in it
+    True
+    """
     found = _last.checks
     if found is None or found.value.tape is not tape:
         return None

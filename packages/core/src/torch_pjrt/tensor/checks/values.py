@@ -348,7 +348,11 @@ FAULTS: dict[Any, Row] = {
 
 
 def looks_at_values(op: Any) -> bool:
-    """Whether the operator, a functional overload, refuses some values; 1 is none of them."""
+    """Whether the operator, a functional overload, refuses some values; 1 is none of them.
+
+    >>> looks_at_values(aten.bernoulli.default), looks_at_values(aten.sin.default)
+    (True, False)
+    """
     return op in FAULTS
 
 

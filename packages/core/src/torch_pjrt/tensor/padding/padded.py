@@ -60,6 +60,10 @@ def with_count(
     """The first `count.n` elements of an ordinary tensor along `dim`, as a padded tensor.
 
     It lies in memory as the tensor does, or as `strides` of the tensor's size say.
+
+        >>> n = torch.tensor(2, device="pjrt")
+        >>> with_count(torch.arange(4, device="pjrt"), 0, Count(2, value_of(n), 4))
+        tensor([0, 1], device='pjrt:0')
     """
     spec = spec_and_offset(padded)[0]
     if strides is not None:
@@ -91,6 +95,11 @@ def padded_view(tensor: torch.Tensor) -> PaddedView | None:
     """How a tensor of data-dependent size looks with its padding.
 
     None where it shows single rows, or has no such size.
+
+        >>> x = torch.tensor([1.0, 0.0, 2.0], device="pjrt").nonzero()  # two of at most three rows
+        >>> view = padded_view(x)
+        >>> view.spec.shape, view.dim, view.count
+        ((3, 1), 0, Count(2 of 3))
     """
     buffer = buffer_of(tensor)
     if not is_data_dependent(buffer) or tensor.is_conj() or tensor.is_neg():

@@ -23,7 +23,12 @@ from torch_pjrt.tensor.recording import record
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sized:
-    """A tensor of the padded size, and of what factors its dims are made."""
+    """A tensor of the padded size, and of what factors its dims are made.
+
+    >>> x = Sized(torch.zeros(4, 3), (("n",), (3,)))  # four rows, of which n are true
+    >>> x.is_padded, x.ndim
+    (True, 2)
+    """
 
     tensor: torch.Tensor
     dims: tuple[Dim, ...]
@@ -46,6 +51,9 @@ class PaddedCall(ABC):
 
     op     the overload.
     given  the arguments as they came, by name, those left out with their defaults.
+
+        >>> sorted(PaddedCall.__abstractmethods__)[:4]  # what who makes calls fills in
+        ['__getitem__', 'capacity', 'count', 'do']
     """
 
     op: Any
@@ -105,7 +113,7 @@ class PaddedCall(ABC):
         return {name: dims for name, dims in found.items() if dims}
 
     def by_rule(self, rule: Padding) -> Any:
-        """The results of a call whose operator has this row in the table."""
+        """The results of a call whose operator has this row in the table. Raises `Unsuited`."""
         padded = self.padded()
         if not rule.suits(self.given, padded):
             raise Unsuited("it works along a size that varies")
@@ -163,19 +171,35 @@ class PaddedCall(ABC):
 
 
 def leaves(x: Any) -> list[Any]:
-    """What is in lists within lists."""
+    """What is in lists within lists.
+
+    >>> leaves([1, [2, (3, 4)]])
+    [1, 2, 3, 4]
+    """
     if isinstance(x, (list, tuple)):
         return [leaf for part in x for leaf in leaves(part)]
     return [x]
 
 
 def wide(dtype: torch.dtype) -> torch.dtype:
-    """The dtype in which PyTorch sums: a float of 16 bits has too few digits for sizes."""
+    """The dtype in which PyTorch sums: a float of 16 bits has too few digits for sizes.
+
+    >>> wide(torch.bfloat16), wide(torch.float64)
+    (torch.float32, torch.float64)
+    """
     return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
 
 
 def only(call: PaddedCall, *names: str) -> None:
-    """Raises `Unsuited` if a tensor beside these is padded."""
+    """Raises `Unsuited` if a tensor beside these is padded.
+
+    >>> class Call:
+    ...     def padded(self):
+    ...         return ["weight"]
+    >>> only(Call(), "input")
+    Traceback (most recent call last):
+    torch_pjrt.tensor.padding.dims.Unsuited: `weight` depends on a size that varies
+    """
     for name in call.padded():
         if name not in names:
             raise Unsuited(f"`{name}` depends on a size that varies")

@@ -323,7 +323,11 @@ _POINTWISE_BUT_NOT_TAGGED = frozenset(op for op, row in TABLE.items() if row is 
 
 @cache
 def is_pointwise(op: Any) -> bool:
-    """Whether each element of the result depends on one element of each, broadcast, argument."""
+    """Whether each element of the result depends on one element of each, broadcast, argument.
+
+    >>> is_pointwise(aten.sin.default), is_pointwise(aten.sum.default)
+    (True, False)
+    """
     return op in _POINTWISE_BUT_NOT_TAGGED or torch.Tag.pointwise in op.tags
 
 

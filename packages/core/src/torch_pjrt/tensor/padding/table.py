@@ -17,7 +17,11 @@ RULES: dict[Any, Rule] = {**folds.RULES, **indexing.RULES, **joining.RULES}
 
 @cache
 def rule_of(op: Any) -> Rule | None:
-    """The rule of a functional overload, if it has one."""
+    """The rule of a functional overload, if it has one.
+
+    >>> rule_of(aten.sin.default) is None, rule_of(aten.linalg_qr.default) is None
+    (False, True)
+    """
     rule = RULES.get(op)
     if rule is None and (padding := padding_of(op)) is not None:
         rule = partial(PaddedCall.by_rule, rule=padding)

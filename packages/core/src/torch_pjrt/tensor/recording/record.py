@@ -265,10 +265,11 @@ def record(
     `inputs` are by the signature's slots, `numbers` (ints and floats) by its number slots. Values that are
     pending on another thread's tape are computed first.
 
-        spec = contiguous_spec((3,), torch.float32)
-        signature = intern(aten.sin.default, (Slot(0),), {}, (spec,), (spec,))
-        [value] = record(signature, [value_of(x)], [])
-        y = wrap(value, spec)
+        >>> x = value_of(torch.zeros(3, device="pjrt"))
+        >>> signature = intern(aten.cos.default, (Slot(0),), {}, (x.spec,), (x.spec,))
+        >>> [y] = record(signature, [x], [])
+        >>> wrap(y, y.spec)
+        tensor([1., 1., 1.], device='pjrt:0')
     """
     ints = [n for n in numbers if n.__class__ is int]
     floats = [n for n in numbers if n.__class__ is float]

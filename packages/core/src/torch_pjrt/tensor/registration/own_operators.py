@@ -40,12 +40,13 @@ def lowers(
     `DuplicateLowering` where there is a rule, `LoweringError` for operators of PyTorch's and for such as
     write to their arguments.
 
-        @torch.library.custom_op("mine::scale", mutates_args=())
-        def scale(x: torch.Tensor, factor: float) -> torch.Tensor: ...
-
-        @lowers(torch.ops.mine.scale.default)
-        def _scale(x: jax.Array, factor: float) -> jax.Array:
-            return x * factor
+        >>> @torch.library.custom_op("mine::scale", mutates_args=())
+        ... def scale(x: torch.Tensor, factor: float) -> torch.Tensor: ...
+        >>> @lowers(torch.ops.mine.scale.default)
+        ... def _scale(x: jax.Array, factor: float) -> jax.Array:
+        ...     return x * factor
+        >>> scale(torch.ones(2, device="pjrt"), 3.0)
+        tensor([3., 3.], device='pjrt:0')
     """
 
     def register(rule: Rule) -> Rule:

@@ -74,7 +74,13 @@ def _pin_memory(self: torch.Tensor, device: torch.device | None = None) -> torch
 
 
 def call_pinned(tensor: torch.Tensor) -> None:
-    """Have `is_pinned()` say so of a CPU tensor and its views: who asked for pinned memory relies on it."""
+    """Have `is_pinned()` say so of a CPU tensor and its views: who asked for pinned memory relies on it.
+
+    >>> x = torch.ones(2)
+    >>> call_pinned(x)
+    >>> x.is_pinned(), x.clone().is_pinned()
+    (True, False)
+    """
     setattr(tensor.untyped_storage(), _PINNED, True)
 
 

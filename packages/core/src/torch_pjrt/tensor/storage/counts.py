@@ -37,6 +37,9 @@ class Count:
     capacity  how many elements arrays have along that dim.
 
     Counts of one number are equal: along dims of them are as many elements.
+
+        >>> Count(2, value_of(torch.tensor(2, device="pjrt")), 4)
+        Count(2 of 4)
     """
 
     __slots__ = ("capacity", "n", "scale", "value")
@@ -68,6 +71,10 @@ class Recent(threading.local):
 
     Backward passes make gradients from sizes alone (`grad.expand(sizes)`): there a size that was lately
     counted is taken to be that count. Where it is another size after all, the results are the same.
+
+        >>> x = torch.tensor([1.0, 0.0, 2.0], device="pjrt").nonzero()  # two of at most three rows
+        >>> recent.has_one_of((2, 3), (0, 1))
+        True
     """
 
     def __init__(self) -> None:
@@ -82,7 +89,7 @@ class Recent(threading.local):
                 self._all.popitem(last=False)
 
     def has_one_of(self, shape: Sequence[int], strides: Sequence[int]) -> bool:
-        """Whether an expanded dim has such a size."""
+        """Whether an expanded dim (one of `shape` whose number in `strides` is 0) has such a size."""
         by_size = self.by_size
         return any(
             stride == 0 and size in by_size for size, stride in zip(shape, strides, strict=True)
@@ -97,6 +104,7 @@ class Recent(threading.local):
         return old
 
     def restore(self, old: OrderedDict[int, Count]) -> None:
+        """Have those back that were there before; `old` is of `hide`."""
         self.by_size = old
 
 

@@ -47,6 +47,11 @@ class PaddedBuffer(Buffer):
     names        of each part, what its maker calls it; None where nobody asks.
     count        the data-dependent size along `dim`, the only dim that is padded then: programs read
                  it on the device, and so do not depend on it. None where the host decides all sizes.
+
+        >>> x = torch.tensor([1.0, 0.0, 2.0], device="pjrt").nonzero()  # two of at most three rows
+        >>> buffer = padded_buffer_of(x)
+        >>> buffer.spec.shape, buffer.padded_spec.shape, buffer.parts
+        ((2, 1), (3, 1), (((3, 2),), ((1, 1),)))
     """
 
     __slots__ = ("count", "dim", "names", "padded", "padded_spec", "parts")
@@ -123,12 +128,26 @@ class PaddedBuffer(Buffer):
 
 
 def is_padded(buffer: Buffer) -> TypeGuard[PaddedBuffer]:
-    """Whether the buffer has capacity for more elements than there are."""
+    """Whether the buffer has capacity for more elements than there are.
+
+    >>> x = torch.tensor([1.0, 0.0, 2.0], device="pjrt").nonzero()  # two of at most three rows
+    >>> (
+    ...     is_padded(buffer_of(x)),
+    ...     is_padded(buffer_of(x + 0.5)),
+    ...     is_padded(buffer_of(torch.ones(2).to("pjrt"))),
+    ... )
+    (True, True, False)
+    """
     return buffer.padded is not None
 
 
 def padded_buffer_of(tensor: torch.Tensor) -> PaddedBuffer | None:
-    """The buffer of a tensor that shows all of a padded buffer; None for others."""
+    """The buffer of a tensor that shows all of a padded buffer; None for others.
+
+    >>> x = torch.tensor([1.0, 0.0, 2.0], device="pjrt").nonzero()  # two of at most three rows
+    >>> padded_buffer_of(x).count, padded_buffer_of(x[:1])
+    (Count(2 of 3), None)
+    """
     buffer = buffer_of(tensor)
     if not is_padded(buffer):
         return None
@@ -140,7 +159,12 @@ def padded_buffer_of(tensor: torch.Tensor) -> PaddedBuffer | None:
 
 
 def padded_tensor(buffer: PaddedBuffer) -> torch.Tensor:
-    """A tensor of the true size that shows all of the buffer."""
+    """A tensor of the true size that shows all of the buffer.
+
+    >>> x = torch.tensor([1.0, 0.0, 2.0], device="pjrt").nonzero()  # two of at most three rows
+    >>> padded_tensor(padded_buffer_of(x)).tolist()
+    [[0], [2]]
+    """
     if not buffer.spec.plain:
         return wrap_buffer(buffer)
     tensor = create_empty_tensor(buffer.spec.shape, buffer.spec.dtype)
@@ -149,7 +173,11 @@ def padded_tensor(buffer: PaddedBuffer) -> torch.Tensor:
 
 
 def resized(spec: TensorSpec, shape: Sequence[int]) -> TensorSpec:
-    """The dense spec of another shape whose dims lie in memory in the order of those of a dense one."""
+    """The dense spec of another shape whose dims lie in memory in the order of those of a dense one.
+
+    >>> resized(spec_of((2, 3), torch.float32, (1, 2)), (4, 5)).strides
+    (1, 4)
+    """
     strides, step = [1] * len(shape), 1
     for d in reversed(storage_order(spec)):
         strides[d] = step

@@ -39,6 +39,14 @@ class PartsLater:
 
     It is that of the moment of `copy`, and may be read after it by any thread. The copies take memory of the
     device, and go with this object and its parts.
+
+        >>> x = torch.ones(2, device="pjrt")
+        >>> parts = PartsLater()
+        >>> [(index, read)] = parts.of(x)
+        >>> parts.copy([read])
+        True
+        >>> index, read()  # in any thread, whatever becomes of `x`
+        ((slice(0, 2, None),), tensor([1., 1.]))
     """
 
     def __init__(self) -> None:

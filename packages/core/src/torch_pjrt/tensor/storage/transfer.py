@@ -91,6 +91,13 @@ def upload_parts(
 
     `part_at` is given a slice for each dim. The host has two parts at a time, unless a step is being
     captured, for which all of it is noted. `copy` as for `upload`.
+
+        >>> chip = jax.sharding.SingleDeviceSharding(client().chip)
+        >>> spec = contiguous_spec((2, 2), torch.float32)
+        >>> value = upload_parts(spec, chip, lambda index: torch.eye(2)[index])
+        >>> wrap(value, spec)
+        tensor([[1., 0.],
+                [0., 1.]], device='pjrt:0')
     """
     spec = contiguous_spec(spec.shape, spec.dtype)
     if on_upload:
@@ -238,6 +245,12 @@ class ArrivingParts:
     indices   where the parts lie that chips of this process have, a slice for each dim. Those of several
               processes each bring their own.
     tensor    the one that has the content, once all parts have come; each has gone to its chips at once.
+
+        >>> x = torch.zeros(3, device="pjrt")
+        >>> arriving = ArrivingParts(x)
+        >>> [index] = arriving.indices
+        >>> arriving.put(index, torch.ones(3)), x
+        (True, tensor([1., 1., 1.], device='pjrt:0'))
     """
 
     def __init__(self, tensor: torch.Tensor, *, new: torch.dtype | None = None) -> None:
