@@ -116,7 +116,7 @@ def test_capability_lists_the_dtypes_of_tensors() -> None:
     assert torch.quint8 not in supported
 
 
-# The functions of `torch.accelerator`: those that need no device, as calls; those that do, or give an object of it.
+# Functions of `torch.accelerator` that need no device, as calls; and those that do, or give an object of it.
 STARTS_NOTHING = {
     "is_available": "is_available()",
     "device_count": "device_count()",

@@ -26,7 +26,6 @@ VALUES: dict[str, Any] = {
         [0.0, 2.0, 4.0],
         [1.0, 3.0, 5.0],
         [0.0, 6.0, 20.0],
-        [3.0, 3.0],
     ],
     "a_group_that_one_makes": ("Rank 1 did not come within 3 s.", "made none"),
     # After how many limits, for whom it waited, and the same again.

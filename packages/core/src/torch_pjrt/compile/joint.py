@@ -80,10 +80,6 @@ class Joint:
         """Return once all processes are about to run this operator alone. Raises where they are not."""
         raise NotImplementedError
 
-    def instead(self, node: Node, arrays: Sequence[Any]) -> Sequence[Any] | None:
-        """What its results hold where it has failed: what was there before. None: they are lost."""
-        raise NotImplementedError
-
     def explained(self, error: Exception) -> Exception:
         """What is raised where a launch has failed by this error of JAX."""
         raise NotImplementedError

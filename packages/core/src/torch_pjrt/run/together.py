@@ -162,23 +162,16 @@ class _Run:
         read = {n for node in self.nodes[end:] for n in node.inputs}
         return _Part(self, nodes, read.union(self.live), joint, is_last=end == len(self.nodes))
 
-    def _put(self, node: Node, results: Sequence[Any]) -> None:
-        self.arrays.update(zip(node.outputs, results, strict=True))
-
     def salvage(self) -> None:
         """Compute of what has not run what needs no other process.
 
-        What the first of the collectives was to write in place is as before.
+        What needs a collective is lost, also what it was to write in place: whoever holds it would take what
+        was there before for the result.
         """
         first = next((at for at in self.joint_at if at >= self.position), len(self.nodes))
         self._try(self.nodes[self.position : first], first)
         if first == len(self.nodes):
             return
-        node = self.nodes[first]
-        if all(n in self.arrays for n in node.inputs):
-            before = self.tape.joint.instead(node, [self.arrays[n] for n in node.inputs])
-            if before is not None:
-                self._put(node, before)
         there = set(self.arrays)
         kept: list[Node] = []
         for number, other in enumerate(self.nodes[first + 1 :], first + 1):

@@ -20,6 +20,7 @@ from torch_pjrt.errors import LoweringError
 from torch_pjrt.extend import (
     JointOp,
     Tape,
+    buffer_of,
     counters,
     current,
     intern,
@@ -82,7 +83,7 @@ class Group:
         outputs   of the results' shapes; None for what this rank does not want.
 
         What was recorded runs with it, later, where the group's ranks have recorded the same; else it runs
-        between what was recorded before and after.
+        between what was recorded before and after. Where it runs now and fails, the outputs are as before.
         """
         values = [value_of(x) for x in inputs]
         tape = current()
@@ -100,6 +101,8 @@ class Group:
         slots = [Slot(i) for i in range(len(specs))]
         signature = intern(_operator(function, of), (slots,), {}, specs, outs, returns="list")
         is_early = self._is_to_run_at_once(tape, signature)
+        is_now = is_early or not fuses_collectives()
+        before = _Contents(outputs) if is_now else None
         tape.joint = self.joint
         made = record(signature, values, ())
         tape = made[0].tape
@@ -113,8 +116,12 @@ class Group:
                 store(tensor, value)
             else:
                 tape.kept.append(value)  # so that all ranks make the same program
-        if is_early or not fuses_collectives():
-            run_pending(tape, "a collective")
+        if before is not None:
+            try:
+                run_pending(tape, "a collective")
+            except BaseException:
+                before.put_back()
+                raise
         if is_early:
             self._at_once.add(signature)
             self._by_then = _syncs_and_reads()
@@ -144,6 +151,19 @@ class Group:
                 work.wait(timedelta(seconds=self.peers.timeout))
         except RuntimeError as error:
             raise self.peers.lost(what, error) from error
+
+
+class _Contents:
+    """What tensors hold before a collective that is to run at its call."""
+
+    def __init__(self, tensors: Sequence[torch.Tensor | None]) -> None:
+        buffers = [buffer_of(x) for x in tensors if x is not None]
+        self._before = [(buffer, buffer.value, buffer.blank, buffer.viewed) for buffer in buffers]
+
+    def put_back(self) -> None:
+        """Have the tensors hold that again."""
+        for buffer, *before in self._before:
+            buffer.value, buffer.blank, buffer.viewed = before
 
 
 def _syncs_and_reads() -> tuple[int, int]:

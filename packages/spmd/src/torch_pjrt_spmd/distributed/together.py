@@ -13,14 +13,10 @@ from typing import Any
 
 from torch_pjrt.extend import Joint, JointAnswer
 from torch_pjrt.plugin import Node
-from torch_pjrt_spmd.distributed import collectives
 from torch_pjrt_spmd.distributed.errors import PeersDiffer
 from torch_pjrt_spmd.distributed.joining import chip_of
 from torch_pjrt_spmd.distributed.peers import ALL_READY, APART, SAME, Peers
 from torch_pjrt_spmd.distributed.reductions import AXIS
-
-# Collectives whose results take the places of their inputs.
-_IN_PLACE = (collectives.all_reduce, collectives.broadcast)
 
 # How many of the beginnings that ranks have compared are known.
 _MOST_BEGINNINGS = 4096
@@ -91,10 +87,6 @@ class Ranks(Joint):
         self.apart += 1
         self._doing = self._call(node)
         self._ask(self._doing)
-
-    def instead(self, node: Node, arrays: Sequence[Any]) -> Sequence[Any] | None:
-        """See `Joint`."""
-        return arrays if node.op.compute in _IN_PLACE else None
 
     def explained(self, error: Exception) -> Exception:
         """See `Joint`."""
