@@ -12,19 +12,25 @@ if TYPE_CHECKING:
 
     from torch_pjrt_spmd.mesh import Mesh
 
-_mesh: Mesh | None = None
+
+class _InUse:
+    """The mesh of the last `use_mesh`."""
+
+    mesh: Mesh | None = None
+
+
+_here = _InUse()
 
 
 def in_use() -> Mesh | None:
     """The mesh of the last `use_mesh`."""
-    return _mesh
+    return _here.mesh
 
 
 def use(mesh: Mesh | None) -> Mesh | None:
     """Have unmarked tensors lie on this mesh; the one that was in use before."""
-    global _mesh
     take_over()
-    before, _mesh = _mesh, mesh
+    before, _here.mesh = _here.mesh, mesh
     return before
 
 
@@ -46,7 +52,8 @@ def mesh_of(sharding: jax.sharding.Sharding) -> jax.sharding.Mesh | None:
 
 def default() -> jax.sharding.NamedSharding | None:
     """Where goes what nobody has placed: whole on each chip of the mesh in use."""
-    if _mesh is None or _mesh.target not in (None, compiled_for.target()):
+    mesh = _here.mesh
+    if mesh is None or mesh.target not in (None, compiled_for.target()):
         return None
-    whole = whole_on(_mesh.jax_mesh)
-    return compiled_for.there(whole) if _mesh.target is None else whole
+    whole = whole_on(mesh.jax_mesh)
+    return compiled_for.there(whole) if mesh.target is None else whole

@@ -81,8 +81,15 @@ class _Marks:
 _by_target: defaultdict[str | None, _Marks] = defaultdict(_Marks)  # None: of this process's chips
 # Those that have begun a step: what they keep of a parameter lies as that does.
 _optimizers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
-# Those of the last annotation.
-_chips: set[Any] | None = None
+
+
+class _Recorded:
+    """The chips of the last annotation."""
+
+    chips: set[Any] | None = None
+
+
+_recorded = _Recorded()
 
 
 @lru_cache(maxsize=4096)
@@ -164,12 +171,11 @@ define_annotation(ALONG_FORWARD, constrained_along, gradient=False)
 
 def go_to(how: NamedSharding) -> None:
     """Have what was recorded for other chips run first: a program runs on one set of them."""
-    global _chips
     if compiled_for() is not None:
         return
-    if _chips is not None and _chips != how.device_set:
+    if _recorded.chips is not None and _recorded.chips != how.device_set:
         torch_pjrt.sync()
-    _chips = how.device_set
+    _recorded.chips = how.device_set
 
 
 def mark(tensor: torch.Tensor, how: NamedSharding, target: str | None = None) -> None:

@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from torch_pjrt_spmd.distributed import divergence, work
 from torch_pjrt_spmd.distributed.errors import PeerError
-from torch_pjrt_spmd.distributed.health import KEEPER, keeper
+from torch_pjrt_spmd.distributed.store_keeper import KEEPER, keeper
 
 
 @pytest.mark.parametrize("short", [0, 1])

@@ -23,8 +23,6 @@ from types import TracebackType
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from torch._C._distributed_c10d import TCPStore
-
 from torch_pjrt.extend import add_program_hooks, client
 from torch_pjrt_spmd.distributed import findings, same_host, user_lines
 from torch_pjrt_spmd.distributed.board import (
@@ -40,13 +38,13 @@ from torch_pjrt_spmd.distributed.board import (
     underlying,
 )
 from torch_pjrt_spmd.distributed.local_runs import note_run
+from torch_pjrt_spmd.distributed.store_keeper import keeper
+from torch_pjrt_spmd.distributed.watchdog import watch
 
 _POST_SECONDS = 1.0
 _LOOK_SECONDS = 0.3
 # How long who keeps the store stays at its end, so that the others learn of it.
 _FAREWELL_SECONDS = 3.0
-# A variable: who keeps the run's store, as a launcher other than torchrun tells its processes.
-KEEPER = "PJRT_STORE_KEEPER"
 # Steps of which the median is told.
 _STEPS = 20
 
@@ -241,8 +239,6 @@ class Health:
         self.put(self.now())
         self.board.look(range(self.size) if self.size <= 64 else [0])
         self._threads = [threading.Thread(target=self._beat, name="torch_pjrt health", daemon=True)]
-        from torch_pjrt_spmd.distributed.watchdog import watch  # which looks at this
-
         self._threads.append(
             threading.Thread(
                 target=watch, args=(self, self._end), name="torch_pjrt watchdog", daemon=True
@@ -309,15 +305,6 @@ class Health:
     def keeps_store(self) -> bool:
         """Whether the run's store ends with this process: torchrun's is kept by its agent."""
         return self.rank == 0 and keeper(self.store) == "rank 0"
-
-
-def keeper(store: Any) -> str:
-    """Who keeps a run's store, in words."""
-    if not isinstance(underlying(store), TCPStore):
-        return "the store"
-    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
-        return os.environ.get(KEEPER, "torchrun's agent on the first host")
-    return "rank 0"
 
 
 class _Own:

@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any
 from torch_pjrt_spmd.distributed import findings
 from torch_pjrt_spmd.distributed.board import PAUSE_SECONDS
 from torch_pjrt_spmd.distributed.errors import PeerError, PeersDiffer
-from torch_pjrt_spmd.distributed.health import health, keeper
+from torch_pjrt_spmd.distributed.health import health
+from torch_pjrt_spmd.distributed.store_keeper import keeper
 
 if TYPE_CHECKING:
     from torch_pjrt_spmd.distributed.health import Health
@@ -247,7 +248,7 @@ class Peers:
             ranks=[one.rank for one in late] or absent,
             saw="\n    ".join(lines),
             expected="that all ranks of the group call the same collectives",
-            hint="TORCH_PJRT_PEER_TIMEOUT=seconds, or `timeout` of the process group, has it wait longer",
+            hint="TORCH_PJRT_PEER_TIMEOUT=seconds, or the timeout of the process group, has it wait longer",
         )
 
     def _given_up(self, decided: str, call: str) -> PeerError:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from torch_pjrt_spmd.distributed import user_lines
 from torch_pjrt_spmd.distributed.board import COLLECTIVE, PAUSE_SECONDS, WAITING
 from torch_pjrt_spmd.distributed.findings import elsewhere
+from torch_pjrt_spmd.distributed.store_keeper import keeper
 
 if TYPE_CHECKING:
     from torch_pjrt_spmd.distributed.health import Health
@@ -58,8 +59,6 @@ def objection(health: Health) -> str:
 
 
 def _silent_store(health: Health, quiet: float) -> str:
-    from torch_pjrt_spmd.distributed.health import keeper
-
     text = f"The run's store has not answered for {quiet:.0f} s: {keeper(health.store)} keeps it."
     first = "\n    ".join(one.text for one in health.lost([0]))
     return f"{text}\n    {first}" if first else text
