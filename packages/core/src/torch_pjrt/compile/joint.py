@@ -32,6 +32,9 @@ class Answer(Enum):
     COMPILE   compile it, and ask again.
     APART     run what all begin with alike (`Joint.beginning`), or what is before the first joint operator
               and then that one alone; then ask about the rest.
+
+        >>> [answer.name for answer in JointAnswer]
+        ['TOGETHER', 'COMPILE', 'APART']
     """
 
     TOGETHER = auto()
@@ -45,6 +48,23 @@ class Joint:
     name    equal in all of them, and in a later process for chips alike: a part of the programs' keys.
     chips   of each process one, in an order that all have.
     axis    the name of the axis along which they lie, for collectives in the functions of `JointOp`s.
+
+        >>> class Alone(Joint):  # a run of one process
+        ...     def __init__(self):
+        ...         super().__init__("alone", [client().chip], "ranks")
+        ...
+        ...     def propose(self, digest, is_ready, first):
+        ...         return JointAnswer.TOGETHER if is_ready else JointAnswer.COMPILE
+        ...
+        ...     def have_compiled(self, digest, has_failed):
+        ...         return not has_failed
+        >>> count = JointOp("docs.count", lambda x: [x + jax.lax.psum(1, "ranks")], ())
+        >>> x = value_of(torch.zeros(2, device="pjrt"))
+        >>> signature = intern(count, (Slot(0),), {}, (x.spec,), (x.spec,), returns="list")
+        >>> current().joint = Alone()
+        >>> [y] = record(signature, [x], [])
+        >>> host_array(y)
+        array([1., 1.], dtype=float32)
     """
 
     def __init__(self, name: str, chips: Sequence[Any], axis: str) -> None:
