@@ -60,6 +60,8 @@ def compile_for(
         compiled = torch_pjrt.compile_for("v5e:2x4", model, torch.empty(8, 128), sharded=True)
         print(compiled)  # flops, bytes and memory of a chip
 
+    A target that nobody knows:
+
         >>> torch_pjrt.compile_for("v5x", torch.sin, torch.empty(3))
         Traceback (most recent call last):
         torch_pjrt.errors.UnknownDevice: No plugin compiles for `v5x`...

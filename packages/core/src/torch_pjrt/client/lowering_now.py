@@ -29,7 +29,9 @@ class ProgramLowering:
         now = lowering_now()  # in a rule
         number, found = now.n_asked, now.ask(how_calls_lie)  # a dict of numbers, say
 
-        >>> now = lowering_now()  # outside of any
+    Outside of any rule:
+
+        >>> now = lowering_now()
         >>> now.chips, now.n_asked
         ((), 0)
     """
