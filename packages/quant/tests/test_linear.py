@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 import weakref
 from collections.abc import Callable
@@ -31,7 +32,7 @@ from torch_pjrt_quant import (
     rules,
 )
 from torch_pjrt_quant.exporting.load import load as load_without_torch
-from torch_pjrt_quant.linear import Config
+from torch_pjrt_quant.linear import Config, Int4Linear
 
 CONFIGS: dict[str, Config] = {
     "int8": Int8(),
@@ -98,6 +99,36 @@ def test_the_error_is_that_of_the_format(name):
 
     error = (got - wanted).norm() / wanted.norm()
     assert 0 < error < ERRORS[name]
+
+
+def test_zeros_are_bytes():
+    model = torch.nn.Sequential(torch.nn.Linear(256, 16), torch.nn.Linear(16, 256))
+    calibration = [torch.randn(300, 256, device="pjrt")]
+    made = {
+        "to nearest": lambda m: quantize_(m, Int4(16)),
+        "GPTQ": lambda m: gptq_(m.to("pjrt"), calibration, Int4(16)),
+        "AWQ": lambda m: awq_(m.to("pjrt"), calibration, Int4(16)),
+    }
+
+    for way, make in made.items():
+        for quantized in make(copy.deepcopy(model)):
+            # Four bits a number, and of sixteen of them a scale of four bytes and a zero of one.
+            held = sum(b.nbytes for n, b in quantized.named_buffers() if n in quantized.names)
+            assert held == 16 * 256 // 2 + 16 * 256 // 16 * 5, way
+
+
+@pytest.mark.parametrize("assign", [True, False])
+def test_zeros_that_are_no_whole_numbers_are_loaded_as_they_are(assign):
+    saved, loaded = layer(Int4(group_size=32)), layer(Int4(group_size=32))
+    assert isinstance(saved, Int4Linear) and saved.zero is not None
+    saved.zero = saved.zero.float() + 0.25
+
+    loaded.load_state_dict(saved.state_dict(), assign=assign)
+
+    assert torch.equal(loaded.dequantized(), saved.dequantized())
+    bytes_again = layer(Int4(group_size=32))
+    loaded.load_state_dict(bytes_again.state_dict(), assign=assign)
+    assert torch.equal(loaded.dequantized(), bytes_again.dequantized())
 
 
 @pytest.mark.parametrize("rows", [1 << 12, 4100, 4097])

@@ -92,11 +92,18 @@ class Float8Linear(QuantizedLinear):
 class Int4Linear(QuantizedLinear):
     """`weight` is packed uint8 (out_features x in_features / 2), `scale` and `zero` out_features x groups.
 
-    `zero` is None where 8 stands for 0.
+    `zero` is None where 8 stands for 0, uint8 where zeros are whole numbers, and float32 else.
     """
 
     names = ("weight", "scale", "zero")
     zero: Tensor | None
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
+        """Zeros that are saved as floats stay floats: they may be no whole numbers."""
+        saved = state_dict.get(f"{prefix}zero")
+        if self.zero is not None and saved is not None and saved.is_floating_point():
+            self.zero = self.zero.to(saved.dtype)
+        super()._load_from_state_dict(state_dict, prefix, *args)
 
     def forward(self, input: Tensor) -> Tensor:
         """(*, in_features) -> (*, out_features), in the dtype of the input."""

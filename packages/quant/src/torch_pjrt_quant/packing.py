@@ -7,6 +7,8 @@
               (Dettmers et al., QLoRA, 2023, appendix E)
     float8    `weight[row, column] * scale[row]`, float8_e4m3fn
 
+A zero that is a whole number is one byte (uint8); others, which some files have, are float32.
+
 A group is some neighbouring columns. Numbers of four bits are packed by twos: in a group of 2h columns, byte
 j of the group holds column j in its low half and column h + j in its high half.
 """
@@ -65,7 +67,7 @@ def to_int4(
         scale = ((high - low) / 15).clamp(min=1e-12)
         zero = (-low / scale).round().clamp(0, 15)
     numbers = (groups / scale[..., None] + zero[..., None]).round().clamp(0, 15)
-    return pack(numbers.flatten(1), group_size), scale, None if symmetric else zero
+    return pack(numbers.flatten(1), group_size), scale, None if symmetric else zero.to(torch.uint8)
 
 
 def to_nf4(weight: Tensor, group_size: int) -> tuple[Tensor, Tensor]:
@@ -111,6 +113,13 @@ def from_nf4(packed: Tensor, scale: Tensor) -> Tensor:
     size = 2 * packed.shape[1] // scale.shape[1]
     values = torch.tensor(NF4, device=packed.device)[unpack(packed, size).long()]
     return (values.view(*scale.shape, size) * scale.float()[..., None]).flatten(1)
+
+
+def from_middle(zero: Tensor) -> Tensor:
+    """Zeros from -8 to 7, as some write them, for numbers from 0 to 15."""
+    if zero.is_floating_point():
+        return zero.float() + 8
+    return (zero.to(torch.int16) + 8).to(torch.uint8)
 
 
 def check_groups(columns: int, group_size: int) -> None:

@@ -37,7 +37,7 @@ def _range(w: Array, symmetric: bool) -> tuple[Array, Array]:
 
 @cache
 def gptq(size: int, symmetric: bool, damping: float) -> Callable[..., tuple[Tensor, ...]]:
-    """Of a weight and its inputs' products: numbers (uint8, rows x columns), scales and zeros.
+    """Of a weight and its inputs' products: numbers (uint8, rows x columns), scales and zeros (uint8).
 
     The fourth result is False where the products have no factors, and the numbers mean nothing.
     """
@@ -80,7 +80,8 @@ def gptq(size: int, symmetric: bool, damping: float) -> Callable[..., tuple[Tens
             groups = jnp.zeros((rows, columns // size), weight.dtype)
             start = weight, jnp.zeros_like(weight), groups, groups
             _, numbers, scales, zeros = lax.fori_loop(0, columns // size, group, start)
-        return numbers.astype(jnp.uint8), scales, zeros, jnp.isfinite(upper).all()
+        is_finite = jnp.isfinite(upper).all()
+        return numbers.astype(jnp.uint8), scales, zeros.astype(jnp.uint8), is_finite
 
     return jax_function(compute)
 
@@ -89,9 +90,9 @@ def gptq(size: int, symmetric: bool, damping: float) -> Callable[..., tuple[Tens
 def awq(size: int, symmetric: bool) -> Callable[..., tuple[Tensor, ...]]:
     """Of a weight, its inputs' products and their sizes by column: what AWQ finds.
 
-    Gives numbers (uint8, rows x columns), scales and zeros (rows x groups) of the weight whose columns are
-    multiplied by factors, and those factors. Their calibration error is at most that of rounding to nearest,
-    which is among what is tried.
+    Gives numbers (uint8, rows x columns), scales and zeros (rows x groups, zeros uint8) of the weight whose
+    columns are multiplied by factors, and those factors. Their calibration error is at most that of rounding
+    to nearest, which is among what is tried.
     """
 
     def compute(weight: Array, products: Array, sizes: Array) -> tuple[Array, ...]:
@@ -99,7 +100,7 @@ def awq(size: int, symmetric: bool) -> Callable[..., tuple[Tensor, ...]]:
             factor = _factor(weight, products, sizes, size, symmetric)
             scaled, products = weight * factor, products / (factor[:, None] * factor)
             numbers, scale, zero = _clipped(scaled, products, size, symmetric)
-        return numbers.astype(jnp.uint8), scale, zero, factor
+        return numbers.astype(jnp.uint8), scale, zero.astype(jnp.uint8), factor
 
     return jax_function(compute)
 

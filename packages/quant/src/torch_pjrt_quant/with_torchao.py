@@ -160,7 +160,7 @@ def _adopted(linear: torch.nn.Linear, weight: Any) -> QuantizedLinear:
     if str(getattr(weight, "target_dtype", None)) == "torch.int4":
         size = linear.in_features // scale.shape[1]
         numbers = packing.pack(data.to(torch.int16) + 8, size)
-        zeros = torch.full_like(scale, 8) if zero is None else zero.float() + 8
+        zeros = None if zero is None else packing.from_middle(zero)
         return Int4Linear(*sizes, (numbers, scale, zeros), linear.bias)
     if data.dtype is torch.int8 and by_row and (zero is None or not zero.any()):
         return Int8Linear(*sizes, (data, scale.view(-1)), linear.bias, dynamic=dynamic)

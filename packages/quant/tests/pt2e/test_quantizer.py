@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 from types import SimpleNamespace
 from typing import Any
@@ -138,13 +139,35 @@ def test_few_images_on_a_tpu_are_warned_of(monkeypatch, recwarn, device, images,
 PT2E = "torchao.quantization.pt2e.quantize_pt2e"
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_what_is_no_float32_stays_and_is_warned_of(dtype):
+def test_models_of_narrow_floats_have_products_of_integers_and_stay_narrow(dtype, dynamic):
+    wide = Model().eval()
+    wanted = wide(TOKENS)
+    model = copy.deepcopy(wide).to(dtype)
+
+    small = quantized(model, TOKENS, dynamic=dynamic)
+
+    names = called(small)
+    assert names.count("convolution_int8") == 3
+    assert names.count("product_int8") == 4
+    assert not any(name.startswith("dequantize") for name in names)
+    here = small(TOKENS)
+    assert here.dtype is dtype
+    assert (here - wanted).norm() / wanted.norm() < 0.04
+    got = small.to("pjrt")(TOKENS.to("pjrt"))
+    assert got.dtype is dtype
+    # A sum that differs in its last bit may round an activation to the next number.
+    assert (got.cpu() - here).norm() / here.norm() < 0.02
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_what_is_to_be_trained_and_no_float32_stays_and_is_warned_of(dtype):
     model = torch.nn.Sequential(torch.nn.Linear(16, 16)).to(dtype)
     program: Any = torch.export.export(model, (torch.randn(2, 16, dtype=dtype),)).module()
 
     with pytest.warns(UserWarning, match=f"operators of {dtype} stay as they are.*float32"):
-        importlib.import_module(PT2E).prepare_pt2e(program, PjrtQuantizer())
+        importlib.import_module(PT2E).prepare_qat_pt2e(program, PjrtQuantizer(training=True))
 
 
 def test_the_wide_weights_are_gone():

@@ -47,7 +47,7 @@ def gptq(tensors: Tensors, sizes: Sizes, config: Mapping[str, Any]) -> Quantized
     numbers = _halves(tensors["qweight"], 0).T  # rows x columns
     scale = tensors["scales"].T.float().contiguous()
     more = 0 if config.get("checkpoint_format") == "gptq_v2" else 1
-    zero = (_halves(tensors["qzeros"], 1).T.float() + more).contiguous()
+    zero = (_halves(tensors["qzeros"], 1).T + more).contiguous()
     group = columns // scale.shape[1]
     places = tensors.get("g_idx")
     plain = torch.arange(columns) // group
@@ -69,7 +69,7 @@ def awq(tensors: Tensors, sizes: Sizes, config: Mapping[str, Any]) -> QuantizedL
         return _halves(words, 1).view(len(words), -1, 8)[:, :, order].flatten(1).T
 
     scale = tensors["scales"].T.float().contiguous()
-    zero = rows(tensors["qzeros"]).float().contiguous()
+    zero = rows(tensors["qzeros"]).contiguous()
     packed = packing.pack(rows(tensors["qweight"]), columns // scale.shape[1])
     return Int4Linear(*sizes, (packed, scale, zero))
 
@@ -99,7 +99,8 @@ def _packed(tensors: Tensors, sizes: Sizes) -> QuantizedLinear:
     scale = tensors["weight_scale"].float().view(n_rows, -1)
     zero = tensors.get("weight_zero_point")
     if zero is not None:
-        zero = _halves(zero, 0)[:n_rows].float() if zero.dtype is torch.int32 else zero.float() + 8
+        is_packed = zero.dtype is torch.int32
+        zero = _halves(zero, 0)[:n_rows] if is_packed else packing.from_middle(zero)
     group = columns // scale.shape[1]
     numbers = _halves(words, 1)
     if places is None or torch.equal(places.cpu().long(), torch.arange(columns) // group):

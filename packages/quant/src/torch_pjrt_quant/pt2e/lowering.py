@@ -42,8 +42,8 @@ def lower_pt2e(model: GraphModule) -> GraphModule:
     Linear layers, convolutions, embeddings, `matmul` and `bmm`, quantized by `PjrtQuantizer`: activations of
     int8 or uint8 with a scale for each tensor or each row (token), weights of int8 with a scale for each
     channel or one for all, without zeros. A linear layer whose input is not quantized keeps a weight of
-    int8. What is quantized otherwise stays as it is. The module loses weights that its graph no longer reads.
-    Returns it.
+    int8. What is quantized otherwise stays as it is. Scales are applied in float32, and results have the
+    dtype that they had. The module loses weights that its graph no longer reads. Returns it.
     """
     for node in list(model.graph.nodes):
         rewrite = _REWRITES.get(node.target) if node.op == "call_function" else None
@@ -52,8 +52,11 @@ def lower_pt2e(model: GraphModule) -> GraphModule:
         lowering = _Lowering(model, node)
         with model.graph.inserting_before(node):
             result = rewrite(lowering)
+            value = node.meta.get("val")
+            if result is not None and value is not None and value.dtype is not torch.float32:
+                result = lowering.call(aten.to.dtype, result, value.dtype)
         if result is not None:
-            result.meta["val"] = node.meta.get("val")
+            result.meta["val"] = value
             node.replace_all_uses_with(result)
     model.graph.eliminate_dead_code()
     model.recompile()

@@ -22,6 +22,7 @@ KINDS: dict[str, tuple[Any, ...]] = {
     "embedding": (aten.embedding.default,),
 }
 
+FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 
 # TPUs convolve fewer images than this slower in int8 than in bfloat16 (benchmarks/quant_convolutions.py).
 FEW_IMAGES = 16
@@ -57,6 +58,7 @@ class PjrtQuantizer:
         self._attention = attention and "matmul" in only
         self._kinds = {op: kind for kind in only for op in KINDS[kind]}
         self._which = which or (lambda _: True)
+        self._floats = FLOATS[:1] if training else FLOATS  # what fake quantization takes
         self._activation = _activation(dynamic, training)
         self._weight = _weight(per_channel, training)
         self._rows = _weight(True, training)
@@ -71,7 +73,7 @@ class PjrtQuantizer:
             QuantizationAnnotation,
         )
 
-        few, narrow = False, None
+        few, left = False, None
         for node in model.graph.nodes:
             kind = self._kinds.get(node.target)
             if node.op != "call_function" or kind is None or not self._which(node):
@@ -82,19 +84,19 @@ class PjrtQuantizer:
             inputs = {
                 given: spec
                 for given, spec in zip(node.args, specs, strict=False)
-                if isinstance(given, Node) and _is_float(given)
+                if isinstance(given, Node) and _dtype(given) in self._floats
             }
             if len(inputs) == len(specs):
                 node.meta["quantization_annotation"] = QuantizationAnnotation(
                     inputs, _annotated=True
                 )
                 few = few or (kind == "convolution" and _images(node) < FEW_IMAGES)
-            elif isinstance(node.meta.get("val"), torch.Tensor):
-                narrow = narrow or _narrow_float(node.meta["val"].dtype)
-        if narrow is not None:
+            elif (dtype := _dtype(node)) in FLOATS and dtype not in self._floats:
+                left = left or dtype
+        if left is not None:
             warnings.warn(
-                f"operators of {narrow} stay as they are, and only those of float32 are quantized: export "
-                "`model.float()`",
+                f"operators of {left} stay as they are, as PyTorch's fake quantization takes float32 alone: "
+                "export `model.float()`",
                 stacklevel=2,
             )
         if few and client().device.name == "tpu":
@@ -120,13 +122,9 @@ def _images(node: Node) -> Any:
     return size if isinstance(size, int) else FEW_IMAGES
 
 
-def _narrow_float(dtype: torch.dtype) -> torch.dtype | None:
-    return dtype if dtype in (torch.bfloat16, torch.float16) else None
-
-
-def _is_float(node: Node) -> bool:
+def _dtype(node: Node) -> torch.dtype | None:
     value = node.meta.get("val")
-    return isinstance(value, torch.Tensor) and value.dtype is torch.float32
+    return value.dtype if isinstance(value, torch.Tensor) else None
 
 
 def _activation(dynamic: bool, training: bool) -> Any:
