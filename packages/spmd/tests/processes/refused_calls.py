@@ -27,8 +27,16 @@ def at_root(tensors: list[torch.Tensor]) -> list[torch.Tensor] | None:
     return tensors if RANK == 0 else None
 
 
+def sparse(n: int) -> torch.Tensor:
+    return of(n, n).to_sparse()
+
+
 INT = torch.int32
+MAX = dist.ReduceOp.MAX
 CASES: dict[str, Callable[[], Any]] = {
+    "all_reduce, sparse and no sum": lambda: dist.all_reduce(sparse(3), MAX),
+    "all_reduce, sparse of another layout": lambda: dist.all_reduce(of(3, 3).to_sparse_csr()),
+    "all_reduce, sparse of other shapes": lambda: dist.all_reduce(sparse(3 + RANK)),
     "all_gather, own size": lambda: dist.all_gather(lists(3), of(2)),
     "all_gather, dtype": lambda: dist.all_gather(lists(2, dtype=INT), of(2)),
     "all_gather, number": lambda: dist.all_gather(lists(2, n=3), of(2)),

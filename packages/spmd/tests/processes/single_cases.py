@@ -75,6 +75,16 @@ def one_by_one(cases: Cases, world: World) -> None:
             dist.all_reduce(y, group=g)
         return base
 
+    def sparse(device: str) -> Any:
+        """Of each rank another number of values, of rank 0 none; rows that are dense; one place twice."""
+        few = torch.eye(5, dtype=torch.int64).mul(r) * (torch.arange(5) < r)[:, None]
+        x, y = few.to_sparse().to(device), data((4, 3), torch.float32, r).to_sparse(1).to(device)
+        places, values = torch.tensor([[1, 1, 3]]), data((3, 2), torch.float32, r)
+        z = torch.sparse_coo_tensor(places, values, (5, 2), check_invariants=True).to(device)
+        for one in (x, y, z):
+            dist.all_reduce(one, group=g)
+        return [part.cpu() for one in (x, y, z) for part in (one.indices(), one.values())]
+
     def gathered_views(device: str) -> Any:
         out = torch.zeros(n, 6).to(device)
         dist.all_gather(list(out.unbind(0)), data((6,), torch.float32, r).to(device), g)
@@ -219,6 +229,7 @@ def one_by_one(cases: Cases, world: World) -> None:
 
     def barriers(device: str) -> Any:
         dist.barrier(g)
+        dist.monitored_barrier(g, wait_all_ranks=True)
         work = dist.barrier(g, async_op=True)
         if work is not None:
             work.wait()
@@ -246,8 +257,8 @@ def one_by_one(cases: Cases, world: World) -> None:
         return things
 
     for run in (
-        uneven_single, uneven_lists, even_splits, slices, transposed, every_other, gathered_views,
-        in_place_gather, concatenated, handles, futures, chained, same_tensor_twice, sends,
+        uneven_single, uneven_lists, even_splits, slices, transposed, every_other, sparse,
+        gathered_views, in_place_gather, concatenated, handles, futures, chained, same_tensor_twice, sends,
         from_anyone, batched, receives_first, two_tags, coalesced, coalesced_gathers,
         coalesced_scatters, barriers, objects, sent_objects,
     ):  # fmt: skip

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from functools import cache, wraps
 from math import prod
 from typing import Any
@@ -21,7 +22,10 @@ from torch_pjrt_spmd.distributed import (
     attention_sharding,
     batch_norm,
     collectives,
+    monitored,
+    random_shards,
     reducers,
+    sparse_sums,
     splitting,
 )
 from torch_pjrt_spmd.distributed.errors import PeerError
@@ -55,6 +59,13 @@ def _reduction(op: Any) -> tuple[Any, float]:
 
 def _allreduce(tensors: Tensors, pg: Any, op: Any, sparse: Any, *rest: Any) -> Any:
     _reduce_all(group_of(pg), tensors, op, tensors)
+    return list(tensors), done(tensors)
+
+
+def _allreduce_sparse(tensors: Tensors, pg: Any, op: Any, sparse: Any, *rest: Any) -> Any:
+    group, (kind, _) = group_of(pg), _reduction(op)
+    for x in tensors:
+        sparse_sums.sum_in_place(group, x, kind, _gather_uneven)
     return list(tensors), done(tensors)
 
 
@@ -394,6 +405,14 @@ def _receive(
     return pending(tensors, finish)
 
 
+def _monitored_barrier(
+    tensor: torch.Tensor, pg: Any, device_ids: Sequence[int], timeout: int, wait_all: bool
+) -> Any:
+    group = group_of(pg)
+    group.flush()
+    group.host.monitored_barrier(timedelta(milliseconds=timeout), wait_all)
+
+
 _KEY = "PrivateUse1"
 
 _KERNELS: dict[str, Callable[..., Any]] = {
@@ -418,11 +437,18 @@ _KERNELS: dict[str, Callable[..., Any]] = {
     "recv_any_source_": _recv_any_source,
 }
 
+# For tensors that are sparse, and for one of the CPU that stands for none.
+_OTHERS: tuple[tuple[str, Callable[..., Any], str], ...] = (
+    ("allreduce_", _allreduce_sparse, "SparsePrivateUse1"),
+    ("allreduce_", _allreduce_sparse, "SparseCsrPrivateUse1"),
+    ("monitored_barrier_", _monitored_barrier, "CPU"),
+)
 
-def _of_our_groups(name: str, kernel: Callable[..., Any]) -> Callable[..., Any]:
-    """The kernel, for groups of the backend `pjrt`; for others (`fake`, say) PyTorch's own."""
-    theirs = torch.library.get_kernel(f"c10d::{name}", _KEY)
-    keys = torch._C.DispatchKeySet(torch._C.DispatchKey.PrivateUse1)
+
+def _of_our_groups(name: str, kernel: Callable[..., Any], key: str = _KEY) -> Callable[..., Any]:
+    """The kernel, for groups of the backend `pjrt`; for others (`fake`, say) what was there before."""
+    theirs = torch.library.get_kernel(f"c10d::{name}", key)
+    keys = torch._C.DispatchKeySet(torch._C._dispatch_key_parse(key))
 
     @wraps(kernel)
     def called(*args: Any) -> Any:
@@ -443,7 +469,11 @@ def register() -> tuple[torch.library.Library, ...]:
         warnings.filterwarnings("ignore", r"(?s).*Overriding a previously registered kernel")
         for name, kernel in _KERNELS.items():
             library.impl(name, _of_our_groups(name, kernel), _KEY)
+        for name, kernel, key in _OTHERS:
+            library.impl(name, _of_our_groups(name, kernel, key), key)
     reducers.install()
     splitting.install()
+    monitored.install()
     after_import("torch.distributed.tensor", attention_sharding.register)
+    after_import("torch.distributed.tensor", random_shards.register)
     return library, batch_norm.register(_KEY)

@@ -10,6 +10,9 @@ import torch.distributed as dist
 # Of a collective, as where PyTorch runs them.
 _TIMEOUT = timedelta(seconds=60)
 
+# The process group of the run, once this process is in it.
+_joined: list[object] = []
+
 
 def rank() -> int:
     """This process's number."""
@@ -32,4 +35,10 @@ def join(backend: str) -> bool:
         world_size=int(os.environ["WORLD_SIZE"]),
         timeout=_TIMEOUT,
     )
+    _joined[:] = [dist.group.WORLD]
     return True
+
+
+def is_joined() -> bool:
+    """Whether the default group is still the run's: a test may have ended it, or have made another."""
+    return dist.is_initialized() and _joined == [dist.group.WORLD]

@@ -14,7 +14,8 @@
     guards: which backend, how many GPUs     nothing: the backend claims all; what does not hold is listed
 
 Guards of the number of processes hold. A tensor that is made without a device is made on the device, as the
-suite runs the tests under `torch.device("pjrt")`.
+suite runs the tests under `torch.device("pjrt")`, but for `MEAN_THE_CPU`. `autocast` casts what it casts on
+CUDA, also on a device that casts as PyTorch's CPU. `_SMALLER` is what a CPU would compute for minutes.
 """
 
 from __future__ import annotations
@@ -43,6 +44,13 @@ _GUARDS = {
     "with_nccl_blocking_wait",
 }
 
+# Tests that mean the CPU by a tensor that is made without a device.
+MEAN_THE_CPU = {"test_ddp_device"}
+# Numbers that a test assigns to a name: images of 1000 x 1000 pixels, say.
+_SMALLER = {"test_ddp_uneven_inputs": {"dim": 20}}
+# Tests of many programs: how much more time than another one they get.
+LONGER = {"test_ddp_uneven_inputs": 6}
+
 
 class Chip:
     """What stands where a test says `torch.cuda`: `torch.pjrt`, whatever number of a device it is given."""
@@ -58,6 +66,17 @@ class Chip:
     def device_count(self) -> int:
         """As many as there may be processes: each has its own."""
         return n_devices()
+
+
+def cast_as_cuda() -> None:
+    """Have autocast use the lists of PyTorch's accelerators, from before the device starts."""
+    from torch_pjrt.extend import chosen_device_name
+    from torch_pjrt.plugin import Device
+
+    chosen = chosen_device_name()
+    for kind in Device.__subclasses__():
+        if getattr(kind, "name", None) == chosen:
+            kind.autocast_rules = Device.autocast_rules
 
 
 def n_devices() -> int:
@@ -82,7 +101,7 @@ def load_file(name: str, path: Path) -> ModuleType:
     sys.modules[name] = module
     code = compile(ast.fix_missing_locations(tree), str(path), "exec", dont_inherit=True)
     exec(code, module.__dict__)
-    module.__dict__["init_multigpu_helper"] = lambda size, backend: {r: [0] for r in range(size)}
+    module.__dict__["init_multigpu_helper"] = lambda size, backend: {r: [r] for r in range(size)}
     return module
 
 
@@ -105,6 +124,8 @@ def _skip_if_fewer(n: int, **_: Any) -> Callable[[Any], Any]:
 class _Redirected(ast.NodeTransformer):
     def visit_FunctionDef(self, node: ast.FunctionDef) -> Any:
         node.decorator_list = [d for d in node.decorator_list if not _is_guard(d)]
+        for name, number in _SMALLER.get(node.name, {}).items():
+            _assigns(node, name).value = ast.Constant(number)
         return self.generic_visit(node)
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> Any:
@@ -168,6 +189,12 @@ class _Redirected(ast.NodeTransformer):
     def visit_Constant(self, node: ast.Constant) -> Any:
         meant = _MEANT.get(node.value) if isinstance(node.value, str) else None
         return node if meant is None else ast.copy_location(ast.Constant(meant), node)
+
+
+def _assigns(function: ast.FunctionDef, name: str) -> ast.Assign:
+    """The statement of a function's body that gives a name its value."""
+    found = (s for s in function.body if isinstance(s, ast.Assign))
+    return next(s for s in found if ast.unparse(s.targets[0]) == name)
 
 
 def _is_rank(number: ast.expr) -> bool:

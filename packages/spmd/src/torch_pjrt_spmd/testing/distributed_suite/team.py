@@ -12,7 +12,7 @@ from typing import Any
 
 from torch_pjrt.testing.child import Child, environment
 from torch_pjrt.testing.pytorch_suite.outcomes import Outcome, Result
-from torch_pjrt_spmd.testing.distributed_suite.redirect import DEVICE
+from torch_pjrt_spmd.testing.distributed_suite.redirect import DEVICE, LONGER
 
 _LOADING_S = 300.0
 _OTHERS_S = 5.0  # how long those get that wait for one that failed
@@ -72,7 +72,7 @@ class Team:
 
     def run(self, name: str, timeout_s: float) -> Result:
         """A test, in all processes. `goes_on` says whether another may follow."""
-        timeout_s += 0 if self.n_run else _LOADING_S
+        timeout_s = timeout_s * LONGER.get(name, 1) + (0 if self.n_run else _LOADING_S)
         self.n_run += 1
         begun = time.monotonic()
         for rank in self._ranks:

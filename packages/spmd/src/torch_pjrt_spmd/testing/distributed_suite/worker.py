@@ -17,6 +17,7 @@ import traceback
 import unittest
 import warnings
 from collections.abc import Mapping
+from contextlib import nullcontext
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -28,8 +29,12 @@ from torch._C import _distributed_c10d as distributed_c10d
 from torch_pjrt.testing.child import answers
 from torch_pjrt.testing.pytorch_suite.outcomes import Outcome, in_a_line
 from torch_pjrt_spmd.testing.distributed_suite.checkout import CheckoutFile, FailedAlone
-from torch_pjrt_spmd.testing.distributed_suite.joining import join, rank, store_file
-from torch_pjrt_spmd.testing.distributed_suite.redirect import DEVICE
+from torch_pjrt_spmd.testing.distributed_suite.joining import is_joined, join, rank, store_file
+from torch_pjrt_spmd.testing.distributed_suite.redirect import (
+    DEVICE,
+    MEAN_THE_CPU,
+    cast_as_cuda,
+)
 
 _FILES = "torch_pjrt_spmd.testing.distributed_suite.files"
 
@@ -55,7 +60,7 @@ class CarriedFile:
         test.file_name = store_file()
         if join(os.environ["BACKEND"]):
             self._tests.on_joining()
-        with torch.device(DEVICE):
+        with nullcontext() if name in MEAN_THE_CPU else torch.device(DEVICE):
             getattr(test, name)()
 
 
@@ -95,7 +100,9 @@ def run(tests: CarriedFile | CheckoutFile, name: str, size: int) -> dict[str, An
         "outcome": outcome,
         "why": why,
         "seconds": round(time.perf_counter() - start, 3),
-        "goes_on": not size or dist.is_initialized() or outcome is Outcome.SKIPPED,
+        "goes_on": not size
+        or is_joined()
+        or (outcome is Outcome.SKIPPED and not dist.is_initialized()),
     }
 
 
@@ -103,6 +110,7 @@ def _work(file: str) -> None:
     out = answers()
     faulthandler.enable()
     warnings.simplefilter("ignore")
+    cast_as_cuda()
 
     def say(answer: Any) -> None:
         out.write(json.dumps(answer) + "\n")

@@ -144,14 +144,25 @@ class Tests(_theirs.DTensorTestBase):
                 made = make(5, 3, device_mesh=mesh, placements=[placement])
                 self.assertEqual(made.full_tensor(), expected)
 
-    def test_random_numbers_do_not_depend_on_the_sharding(self) -> None:
+    def test_random_numbers(self) -> None:
+        """What PyTorch's `test_random_ops` asks for: replicas are alike, shards differ, seeds repeat them.
+
+        That a shard's numbers are a part of the whole's, PyTorch does not promise.
+        """
         mesh = self.build_device_mesh()
-        made = []
-        for placement in (Shard(0), Shard(1), Replicate()):
+
+        def made(placement: Any) -> torch.Tensor:
+            own = rand(4 * _SIZE, 6 * _SIZE, device_mesh=mesh, placements=[placement]).to_local()
+            return DTensor.from_local(own, mesh, [Shard(0)]).full_tensor()
+
+        for placement, is_whole in ((Replicate(), True), (Shard(0), False), (Shard(1), False)):
             torch.manual_seed(3)
-            made.append(rand(8, 6, device_mesh=mesh, placements=[placement]).full_tensor())
-        self.assertEqual(made[0], made[1])
-        self.assertEqual(made[0], made[2])
+            first, second = made(placement), made(placement)
+            torch.manual_seed(3)
+            self.assertEqual(made(placement), first)
+            self.assertNotEqual(first, second)
+            for x in first.chunk(_SIZE)[1:]:
+                self.assertEqual(torch.equal(x, first.chunk(_SIZE)[0]), is_whole)
 
     def test_mesh_of_two_dims(self) -> None:
         mesh = init_device_mesh(DEVICE, (_SIZE, 1), mesh_dim_names=("dp", "tp"))
