@@ -115,7 +115,7 @@ def test_library_without_a_name_is_an_error_that_asks_for_one(python: Run) -> No
 
 @pytest.mark.skipif(
     find_spec("jax_plugins") is None or find_spec("jax_plugins.xla_cuda13") is None,
-    reason="JAX's CUDA plugin is not installed (`hatch run ahead:run` does)",
+    reason="JAX's CUDA plugin is not installed (`hatch run aot:run` does)",
 )
 def test_library_is_loaded_and_asked_for_a_client(python: Run) -> None:
     spec = find_spec("jax_plugins.xla_cuda13")

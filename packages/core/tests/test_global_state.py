@@ -57,7 +57,7 @@ observe.causes._actions observe.code_positions._positions observe.compilations._
 observe.counters.counters observe.counters.of_thread
 observe.lines._is_inside observe.lines._noting observe.modules._watched
 observe.recorded._lines observe.recorded._operators observe.stops._stops observe.value_lines._lines
-replays.array_slots.rebindings run.batches._place run.deferred_checks._pending
+replays.array_slots.rebindings run.batches._position run.deferred_checks._pending
 run.sync._runs run.sync.listeners
 tensor.checks.bounds._last tensor.storage.counts.recent tensor.registration.registry._kernels
 tensor.storage.buffer._addresses tensor.storage.transfer.on_read tensor.storage.transfer.on_upload

@@ -21,7 +21,7 @@ WIDTH, N_LAYERS = 768, 6
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(
-        find_spec("libtpu") is None, reason="libtpu is not installed (`hatch run ahead:run` does)"
+        find_spec("libtpu") is None, reason="libtpu is not installed (`hatch run aot:run` does)"
     ),
 ]
 

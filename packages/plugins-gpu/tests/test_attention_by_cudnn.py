@@ -24,7 +24,7 @@ HAS_PLUGIN = find_spec("jax_plugins") is not None and any(
 )
 needs_plugin = pytest.mark.skipif(
     not HAS_PLUGIN or os.environ.get("JAX_PLATFORMS") != "cpu",
-    reason="JAX's CUDA plugin is not installed (`hatch run ahead:run` does), or JAX_PLATFORMS is not `cpu`",
+    reason="JAX's CUDA plugin is not installed (`hatch run aot:run` does), or JAX_PLATFORMS is not `cpu`",
 )
 
 

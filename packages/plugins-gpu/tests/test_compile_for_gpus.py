@@ -10,7 +10,7 @@ import torch
 
 import torch_pjrt
 from torch_pjrt.errors import DeviceError, DeviceFull
-from torch_pjrt_gpu.ahead import card_of, chips_of
+from torch_pjrt_gpu.aot import card_of, chips_of
 
 HAS_PLUGIN = find_spec("jax_plugins") is not None and any(
     find_spec(f"jax_plugins.xla_cuda{n}") for n in (12, 13)
@@ -18,7 +18,7 @@ HAS_PLUGIN = find_spec("jax_plugins") is not None and any(
 
 needs_plugin = pytest.mark.skipif(
     not HAS_PLUGIN or os.environ.get("JAX_PLATFORMS") != "cpu",
-    reason="JAX's CUDA plugin is not installed (`hatch run ahead:run` does), or JAX_PLATFORMS is not `cpu`",
+    reason="JAX's CUDA plugin is not installed (`hatch run aot:run` does), or JAX_PLATFORMS is not `cpu`",
 )
 
 

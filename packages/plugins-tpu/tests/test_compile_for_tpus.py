@@ -13,14 +13,14 @@ import torch
 
 import torch_pjrt
 from torch_pjrt.errors import DeviceError, DeviceFull
-from torch_pjrt_tpu import ahead, probe
-from torch_pjrt_tpu.ahead import chips_of
+from torch_pjrt_tpu import aot, probe
+from torch_pjrt_tpu.aot import chips_of
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 HAS_LIBTPU = probe.libtpu()
 
 needs_libtpu = pytest.mark.skipif(
-    not HAS_LIBTPU, reason="libtpu is not installed (`hatch run ahead:run` does)"
+    not HAS_LIBTPU, reason="libtpu is not installed (`hatch run aot:run` does)"
 )
 
 
@@ -43,7 +43,7 @@ def test_library_that_another_process_uses_is_not_taken_for_an_unknown_topology(
     for name in ("TPU_SKIP_MDS_QUERY", "ALLOW_MULTIPLE_LIBTPU_LOAD"):
         monkeypatch.setenv(name, "1")
     monkeypatch.setattr(probe, "libtpu", lambda: True)
-    monkeypatch.setattr(ahead, "compile_only_chips", locked)
+    monkeypatch.setattr(aot, "compile_only_chips", locked)
 
     with pytest.raises(DeviceError, match=r"Another process uses libtpu[^$]*hint: wait"):
         chips_of("v5e:2x4")

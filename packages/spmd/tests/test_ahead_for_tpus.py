@@ -22,7 +22,7 @@ FLOAT = 4  # bytes
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(
-        find_spec("libtpu") is None, reason="libtpu is not installed (`hatch run ahead:run` does)"
+        find_spec("libtpu") is None, reason="libtpu is not installed (`hatch run aot:run` does)"
     ),
 ]
 

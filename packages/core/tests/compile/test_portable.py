@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 import torch
 
-from torch_pjrt.compile.portable import NotPortable, package_of, told
+from torch_pjrt.compile.portable import NotPortable, package_of, portable_text
 from torch_pjrt.passes import CORE_PASSES
 from torch_pjrt.plugin.host import host
 
@@ -104,7 +104,7 @@ def times(n: Any) -> Any:
 one, two = (lambda x: x + 1), (lambda x: x + 2)
 
 # Each differs from all others.
-TOLD: list[Any] = [
+PORTABLE: list[Any] = [
     *(None, True, False, 1, 0, 2, "1", "a", "b", b"a", 1.0, 1.5, -0.0, 0.0, math.inf, math.nan, 1j),
     *((), (1,), (1, 2), [1, 2], {1, 2}, frozenset({1, 2}), {"a": 1}, {"a": 2}, {"b": 1}, {}, set()),
     *({"x", "y", "z", "w"}, {"x", "y", "z"}, ((1, 2), 3), (1, (2, 3)), ("a,b",), ("a", "b")),
@@ -123,7 +123,7 @@ TOLD: list[Any] = [
     *(torch.ops.aten.add.Tensor, torch.ops.aten.sub.Tensor, torch.ops.aten.add.out, torch, np),
 ]
 
-UNTOLD: dict[str, Any] = {
+NOT_PORTABLE: dict[str, Any] = {
     "a tensor": torch.zeros(3),
     "a parameter": torch.nn.Parameter(torch.zeros(3)),
     "an array": np.zeros(3),
@@ -149,48 +149,50 @@ UNTOLD: dict[str, Any] = {
 }
 
 
-def all_told() -> list[str]:
-    return [told(Pass(option), "pass") for option in TOLD]
+def all_texts() -> list[str]:
+    return [portable_text(Pass(option), "pass") for option in PORTABLE]
 
 
 def test_what_differs_is_told_differently():
-    texts = all_told()
-    same = [(a, b) for a, b in itertools.combinations(range(len(TOLD)), 2) if texts[a] == texts[b]]
-    assert [(TOLD[a], TOLD[b]) for a, b in same] == []
+    texts = all_texts()
+    same = [
+        (a, b) for a, b in itertools.combinations(range(len(PORTABLE)), 2) if texts[a] == texts[b]
+    ]
+    assert [(PORTABLE[a], PORTABLE[b]) for a, b in same] == []
 
 
 def test_another_process_tells_it_alike():
-    script = "import json, test_portable as t; print(json.dumps(t.all_told()))"
+    script = "import json, test_portable as t; print(json.dumps(t.all_texts()))"
     paths = f"{Path(__file__).parent}:{os.environ.get('PYTHONPATH', '')}"
     environment = {**os.environ, "PYTHONHASHSEED": "1", "PYTHONPATH": paths}
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, env=environment, check=True
     )
     texts = [_as_here(text) for text in json.loads(done.stdout)]
-    assert [x for x, a, b in zip(TOLD, all_told(), texts, strict=True) if a != b] == []
+    assert [x for x, a, b in zip(PORTABLE, all_texts(), texts, strict=True) if a != b] == []
 
 
 def _as_here(text: str) -> str:
     return text.replace("test_portable:", f"{__name__}:")
 
 
-@pytest.mark.parametrize("option", UNTOLD.values(), ids=UNTOLD)
+@pytest.mark.parametrize("option", NOT_PORTABLE.values(), ids=NOT_PORTABLE)
 def test_what_cannot_be_told_says_which_option(option: Any):
     with pytest.raises(NotPortable, match=r"^pass `a-pass`: its option `option` is "):
-        told(Pass(option), "pass `a-pass`")
+        portable_text(Pass(option), "pass `a-pass`")
 
 
 def test_what_is_set_beside_the_fields_counts():
-    assert told(Derived(1), "it") != told(Derived(2), "it")
-    assert told(Derived(1, 2), "it") != told(Derived(1, 3), "it")
+    assert portable_text(Derived(1), "it") != portable_text(Derived(2), "it")
+    assert portable_text(Derived(1, 2), "it") != portable_text(Derived(1, 3), "it")
     a, b = Derived(1), Derived(1)
     object.__setattr__(b, "beside", 2)
-    assert told(a, "it") != told(b, "it")
+    assert portable_text(a, "it") != portable_text(b, "it")
 
 
 def test_a_reason_reads_well():
     with pytest.raises(NotPortable) as why:
-        told(Pass(threading.Lock()), "pass `a-pass`")
+        portable_text(Pass(threading.Lock()), "pass `a-pass`")
     assert (
         str(why.value) == "pass `a-pass`: its option `option` is a lock that is no frozen dataclass"
     )
@@ -211,10 +213,10 @@ def test_a_package_within_a_namespace_is_found(tmp_path: Path, monkeypatch: pyte
 
 def test_all_that_our_packages_have_for_their_devices_is_told():
     for p in CORE_PASSES:
-        told(p, p.name)
+        portable_text(p, p.name)
     for offer in host().all_offers():
         for table, passes in host().offered_for(offer.device).values():
             for op, row in (table or {}).items():
-                told(row.rule, str(op))
+                portable_text(row.rule, str(op))
             for p in passes:
-                told(p, p.name)
+                portable_text(p, p.name)

@@ -12,7 +12,7 @@ import torch
 
 from torch_pjrt.extend import Line
 
-_PLACE = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
+_LOCATION = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 
 
 class LinedCode(list[Any]):
@@ -50,7 +50,7 @@ class Lines:
 
 def line_of(node: torch.fx.Node) -> Line | None:
     """The innermost line of the user's program that the node comes from."""
-    positions = _PLACE.findall(node.meta.get("stack_trace") or "")
+    positions = _LOCATION.findall(node.meta.get("stack_trace") or "")
     if not positions:
         return None
     file, number, function = positions[-1]

@@ -79,7 +79,7 @@ def partitioner(budget: float) -> Callable[..., tuple[GraphModule, GraphModule]]
         forward.meta[USERS] = num_fwd_outputs
         output = next(iter(reversed(forward.graph.nodes)))
         kept = [n for n in output.args[0][num_fwd_outputs:] if _is_made(n)]
-        _recent.append(Partition(name_of(forward, "forward"), budget, tuple(map(_told, kept))))
+        _recent.append(Partition(name_of(forward, "forward"), budget, tuple(map(_described, kept))))
         return forward, backward
 
     return partition
@@ -142,7 +142,7 @@ def _is_made(node: Any) -> bool:
     return isinstance(node, torch.fx.Node) and node.op == "call_function" and "val" in node.meta
 
 
-def _told(node: torch.fx.Node) -> tuple[str, tuple[int, ...], int]:
+def _described(node: torch.fx.Node) -> tuple[str, tuple[int, ...], int]:
     value = node.meta["val"]
     if not isinstance(value, torch.Tensor):
         return str(node.target), (), 0

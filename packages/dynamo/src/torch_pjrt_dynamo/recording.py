@@ -45,7 +45,7 @@ from torch_pjrt_dynamo.compositions import COMPOSITIONS
 from torch_pjrt_dynamo.control import CONTROL
 from torch_pjrt_dynamo.lines import LinedCode, line_of
 from torch_pjrt_dynamo.operators import CannotRecord, recorded
-from torch_pjrt_dynamo.shared_keys import PLACE
+from torch_pjrt_dynamo.shared_keys import POSITION
 
 Run = Callable[[torch.fx.GraphModule, Sequence[Any], LinedCode], list[Any]]
 
@@ -200,7 +200,7 @@ def _run(
         if node.op == "output":
             results = map_arg(node.args[0], environment.__getitem__)
             return list(results) if isinstance(results, (list, tuple)) else [results]
-        position = node.meta.get(PLACE)
+        position = node.meta.get(POSITION)
         if position is not None:
             state.tape.n_draws = position
         with code.at(line_of(node)):

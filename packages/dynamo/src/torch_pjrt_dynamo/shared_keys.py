@@ -27,7 +27,7 @@ from torch_pjrt.plugin import aten
 from torch_pjrt_dynamo.marks import Path, bodies_of, is_control, mark_of
 
 # Of an operator in a body, in its `meta`: which draw of the iteration is its.
-PLACE = "torch_pjrt_position"
+POSITION = "torch_pjrt_position"
 KEY_SIZE = 4
 
 _REPEATABLE = frozenset(("cond", "map_impl", "scan"))
@@ -170,9 +170,9 @@ def _position(module: GraphModule, node: Node, depth: int) -> None:
                 found = [_Draw(inner, body, depth)] if draws(inner) else []
             paths = [draw.path for draw in found if draw.path and own[draw.path] < 2]
             if paths:
-                inner.meta[PLACE] = 2 * paths[0][depth]
+                inner.meta[POSITION] = 2 * paths[0][depth]
             elif found:
-                inner.meta[PLACE] = unmarked
+                inner.meta[POSITION] = unmarked
                 unmarked += 2
 
 

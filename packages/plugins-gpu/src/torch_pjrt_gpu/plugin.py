@@ -14,7 +14,7 @@ from torch_pjrt.plugin import (
     impl,
     platform_chips,
 )
-from torch_pjrt_gpu import ahead
+from torch_pjrt_gpu import aot
 from torch_pjrt_gpu.probe import Finding, find
 from torch_pjrt_gpu.targets import CARDS
 
@@ -66,10 +66,10 @@ class Gpu(Device):
         return stack is None or stack.platform == "cuda"
 
     def compile_only_chips(self, target: str) -> Sequence[jax.Device] | None:  # pyright: ignore[reportInvalidTypeForm]
-        return ahead.chips_of(target)
+        return aot.chips_of(target)
 
     def target_memory_bytes(self, target: str) -> int | None:
-        found = ahead.card_of(target)
+        found = aot.card_of(target)
         return found[0].memory_bytes if found else None
 
     def targets(self) -> Sequence[str]:

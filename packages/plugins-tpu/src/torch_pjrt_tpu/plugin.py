@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from torch_pjrt.plugin import Device, ForeignCalls, Processes, impl, platform_chips
-from torch_pjrt_tpu import ahead, pod, probe
+from torch_pjrt_tpu import aot, pod, probe
 
 if TYPE_CHECKING:
     import jax
@@ -48,10 +48,10 @@ class Tpu(Device):
             return platform_chips("tpu")
 
     def compile_only_chips(self, target: str) -> Sequence[jax.Device] | None:  # pyright: ignore[reportInvalidTypeForm]
-        return ahead.chips_of(target)
+        return aot.chips_of(target)
 
     def targets(self) -> Sequence[str]:
-        return ahead.EXAMPLES
+        return aot.EXAMPLES
 
     def fingerprint(self) -> str:
         """The version of libtpu: the compiler is in it."""

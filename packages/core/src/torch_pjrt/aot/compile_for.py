@@ -68,7 +68,7 @@ def compile_for(
     """
     device, chips = described(target)
     register_all()  # starts the device at work: recording needs its kernels
-    with _told(target), recorded(fn, example_inputs) as ahead, one_at_a_time():
+    with _partitioned_for(target), recorded(fn, example_inputs) as ahead, one_at_a_time():
         capabilities = device.capabilities()
         there = Client(
             device,
@@ -125,7 +125,7 @@ def _lowered(there: Client, ahead: RecordedStep, graph: Graph, layout: Layout) -
     )
 
 
-def _told(target: str) -> AbstractContextManager[None]:
+def _partitioned_for(target: str) -> AbstractContextManager[None]:
     """Within the block whoever spreads arrays knows what is compiled for."""
     partitioner = partition.chosen.partitioner
     return nullcontext() if partitioner is None else partitioner.ahead(target)

@@ -16,7 +16,7 @@ import jax
 
 from torch_pjrt.session import session
 
-Look = Callable[[Any], Any]
+Question = Callable[[Any], Any]
 
 
 class ProgramLowering:
@@ -36,27 +36,27 @@ class ProgramLowering:
         ((), 0)
     """
 
-    def __init__(self, chips: Sequence[Any], answers: dict[Look, Any] | None = None) -> None:
+    def __init__(self, chips: Sequence[Any], answers: dict[Question, Any] | None = None) -> None:
         self.chips = chips
         self.n_asked = 0
-        self._looks: dict[Look, None] = {}
+        self._questions: dict[Question, None] = {}
         self._answers = answers
 
-    def ask(self, look: Look) -> Any:
-        """What `look` gives of the program's StableHLO module, as XLA will get it; None the first time.
+    def ask(self, question: Question) -> Any:
+        """What `question` gives of the program's StableHLO module, as XLA will get it; None the first time.
 
         The rule must then give arrays of the right shapes: the program is lowered again, and this one
-        forgotten. `look` is called once for a program, whatever calls ask with it, and changes nothing.
+        forgotten. `question` is called once for a program, whatever calls ask with it, and changes nothing.
         """
         self.n_asked += 1
         if self._answers is None:
-            self._looks[look] = None
+            self._questions[question] = None
             return None
-        return self._answers[look]
+        return self._answers[question]
 
-    def answers(self, module: Any) -> dict[Look, Any]:
+    def answers(self, module: Any) -> dict[Question, Any]:
         """What all that was asked gives of a module; empty where nothing was."""
-        return {look: look(module) for look in self._looks}
+        return {question: question(module) for question in self._questions}
 
 
 class _Here(threading.local):
@@ -106,7 +106,7 @@ def _once(
     lowering: ProgramLowering,
     prepare: Callable[[Any], None],
     options: dict[str, Any],
-) -> tuple[Any, dict[Look, Any]]:
+) -> tuple[Any, dict[Question, Any]]:
     before, _here.lowering = _here.lowering, lowering
     try:
         found = jax.jit(function, **options).lower(*arguments)

@@ -20,7 +20,14 @@ from torch_pjrt.caches import Cache
 from torch_pjrt.client import partition
 from torch_pjrt.client.client import Client
 from torch_pjrt.client.shardings import Sharding
-from torch_pjrt.compile.portable import VERSIONED, NotPortable, package_of, stamp, told, written
+from torch_pjrt.compile.portable import (
+    VERSIONED,
+    NotPortable,
+    package_of,
+    portable_text,
+    stamp,
+    written,
+)
 from torch_pjrt.compile.precision import in_force
 from torch_pjrt.graph.graph import Graph, Node, Number
 from torch_pjrt.graph.signature import FunctionOp, GraphOp, Signature
@@ -171,7 +178,7 @@ def _of_function_op(signature: Signature, op: FunctionOp) -> str:
     looks = written((signature.specs, signature.outs))
     return _digest(
         looks,
-        told(op.compute, f"`{op.name}`"),
+        portable_text(op.compute, f"`{op.name}`"),
         *(_graph(x) if isinstance(x, Graph) else written(x) for x in op.of),
     )
 
@@ -219,8 +226,8 @@ def _fixed(client: Client) -> Iterator[str]:
     yield f"chips {len(chip.client.devices())}, chip {chip.id}"
     yield f"options {sorted(client.device.compile_options().items())}"
     yield f"flags {os.environ.get('XLA_FLAGS', '')} {os.environ.get('LIBTPU_INIT_ARGS', '')}"
-    yield f"capabilities {told(client.capabilities, 'capabilities')} {client.donates}"
-    yield f"passes {[told(p, f'pass `{p.name}`') for p in client.passes]}"
+    yield f"capabilities {portable_text(client.capabilities, 'capabilities')} {client.donates}"
+    yield f"passes {[portable_text(p, f'pass `{p.name}`') for p in client.passes]}"
     yield from _rules_of_plugins(client)
     for folder in sorted(_folders_of_plugins()):
         yield f"code {folder} {stamp(folder)}"
@@ -230,7 +237,8 @@ def _rules_of_plugins(client: Client) -> Iterator[str]:
     """What plugins' rules were made with, beside the code: a rule may be a function made by another."""
     for op, row in client.lowerings.items():
         if row is not CORE.get(op) and not added.is_added(op):
-            yield f"rule of {op}: {told(row.rule, f'rule of `{op}`')} {sorted(row.static)} {row.random}"
+            rule = portable_text(row.rule, f"rule of `{op}`")
+            yield f"rule of {op}: {rule} {sorted(row.static)} {row.random}"
 
 
 def _folders_of_plugins() -> set[Path]:

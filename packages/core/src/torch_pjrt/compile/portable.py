@@ -72,31 +72,31 @@ def written(x: Any) -> str:
     raise NotPortable(f"{x.__class__.__qualname__} in it")
 
 
-def told(x: Any, what: str) -> str:
+def portable_text(x: Any, what: str) -> str:
     """An object that makes programs, with its options and its code: a pass, a rule. `what` is its name.
 
     As `written`; beside it functions and classes that their module has under their name, functions made
     by functions, `functools.partial`, and frozen dataclasses, each with the code of its package.
     """
     try:
-        return _told(x, ())
+        return _text(x, ())
     except NotPortable as why:
         raise NotPortable(f"{what}: {why}") from None
 
 
-def _told(x: Any, outer: tuple[int, ...]) -> str:
+def _text(x: Any, outer: tuple[int, ...]) -> str:
     if id(x) in outer:
         return f"outer {outer.index(id(x))}"
     within = (*outer, id(x))
     if isinstance(x, (list, tuple)):
-        return f"{x.__class__.__name__}({','.join(_told(e, within) for e in x)})"
+        return f"{x.__class__.__name__}({','.join(_text(e, within) for e in x)})"
     if isinstance(x, (set, frozenset)):
-        return f"{x.__class__.__name__}({','.join(sorted(_told(e, within) for e in x))})"
+        return f"{x.__class__.__name__}({','.join(sorted(_text(e, within) for e in x))})"
     if isinstance(x, dict):
-        pairs = (f"{_told(k, within)}={_told(v, within)}" for k, v in x.items())
+        pairs = (f"{_text(k, within)}={_text(v, within)}" for k, v in x.items())
         return f"{{{','.join(pairs)}}}"
     if isinstance(x, partial):
-        return f"partial({_told((x.func, x.args, x.keywords), within)})"
+        return f"partial({_text((x.func, x.args, x.keywords), within)})"
     if isinstance(x, ModuleType):
         return f"module {x.__name__} {_code(x.__name__)}"
     if _has_own_name(x):
@@ -119,7 +119,7 @@ def _of_options(x: Any, within: tuple[int, ...]) -> str:
     options = []
     for name, value in _options(x):
         try:
-            options.append(f"{name}={_told(value, within)}")
+            options.append(f"{name}={_text(value, within)}")
         except NotPortable as why:
             raise NotPortable(f"its option `{name}` is {why}") from None
     return f"{_named(type(x))}({','.join(options)})"
@@ -162,7 +162,7 @@ def _of_function(f: FunctionType, within: tuple[int, ...]) -> str:
     cells = [c.cell_contents for c in f.__closure__ or () if not _is_empty(c)]
     made_with = (cells, f.__defaults__, f.__kwdefaults__)
     named = f"{f.__module__}:{f.__qualname__}:{_of_code(f.__code__)}"
-    return f"{named}({_told(made_with, within)}) {_code(f.__module__)}"
+    return f"{named}({_text(made_with, within)}) {_code(f.__module__)}"
 
 
 def _is_empty(cell: Any) -> bool:

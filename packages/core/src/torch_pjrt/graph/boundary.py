@@ -80,7 +80,7 @@ def with_stacks(graph: Graph, aliased: Mapping[int, int]) -> tuple[Graph, Bounda
     outputs += [position for position in given if position not in inherited]
     through = {i for position in outputs for i in _positions(position)}
     outputs += [i for i in range(len(graph.outputs)) if i not in through]
-    return _giving(graph, outputs), Boundary(tuple(inputs), tuple(outputs), tuple(donated))
+    return _with_outputs(graph, outputs), Boundary(tuple(inputs), tuple(outputs), tuple(donated))
 
 
 def _positions(position: Position) -> tuple[int, ...]:
@@ -111,10 +111,10 @@ def _stacks_of_inputs(graph: Graph, aliased: Mapping[int, int]) -> list[tuple[in
         for stack in sorted(stacks, key=len, reverse=True)
         for are_aliased in (True, False)
     ]
-    return _apart([part for part in parts if len(part) > 1])
+    return _disjoint([part for part in parts if len(part) > 1])
 
 
-def _apart(stacks: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
+def _disjoint(stacks: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
     """Those that share nothing with an earlier one."""
     found: list[tuple[int, ...]] = []
     taken: set[int] = set()
@@ -148,7 +148,7 @@ def _stacks_of_outputs(
                 if positions.keys() >= set(values):
                     whole.append(tuple(positions[value] for value in values))
     whole = [stack for stack in whole if single.isdisjoint(stack)]
-    return _apart([*inherited, *whole])
+    return _disjoint([*inherited, *whole])
 
 
 def _fed(graph: Graph, taken: Sequence[tuple[int, ...]]) -> tuple[Graph, list[Position]]:
@@ -199,7 +199,7 @@ def _fed(graph: Graph, taken: Sequence[tuple[int, ...]]) -> tuple[Graph, list[Po
     return Graph(tuple(specs), (*taking, *nodes), outputs), inputs
 
 
-def _giving(graph: Graph, positions: Sequence[Position]) -> Graph:
+def _with_outputs(graph: Graph, positions: Sequence[Position]) -> Graph:
     """The graph that gives these, without the elements that nobody wants then."""
     where: dict[int, tuple[int, int]] = {}
     for node in graph.nodes:

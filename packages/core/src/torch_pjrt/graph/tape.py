@@ -341,13 +341,13 @@ class State(threading.local):
 state = State()
 
 
-def _place() -> tuple[int, int]:
+def _position() -> tuple[int, int]:
     """How far this thread has recorded: another one after anything was recorded, read or run."""
     tape = state.tape
     return tape.serial, tape.size
 
 
-signals.place = _place
+signals.position = _position
 
 
 @contextmanager

@@ -47,7 +47,7 @@ def _nowhere() -> Any:
 
 
 # Tells how far the main thread has recorded: `graph/tape.py` puts a function here.
-place: Callable[[], Any] = _nowhere
+position: Callable[[], Any] = _nowhere
 
 
 class Handled:
@@ -63,9 +63,9 @@ class Handled:
         self.running = self.n_recorded = 0
 
     def end(self, before: Any) -> None:
-        """One has ended, which began where `place` said `before`."""
+        """One has ended, which began where `position` said `before`."""
         self.running -= 1
-        if place() != before:
+        if position() != before:
             self.n_recorded += 1
 
 
@@ -90,7 +90,7 @@ class _Door:
             came[number] = None
             [*starmap(deliver_soon, ONCE)]  # pyright: ignore[reportUnusedExpression]
             return None
-        before = place()
+        before = position()
         handled.running += 1
         try:
             return self.handler(number, frame)
@@ -111,7 +111,7 @@ class _Delivery:
                 [number, *_] = came
                 handler = getsignal(number)
                 frame = sys._getframe(1)
-                before = place()
+                before = position()
                 del came[number]  # and then it is called: between, nothing can raise
                 if callable(handler):
                     handled.running += 1

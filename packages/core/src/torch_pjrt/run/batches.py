@@ -21,7 +21,7 @@ from torch_pjrt.run.sync import sync
 from torch_pjrt.session import session
 
 
-class _Place(threading.local):
+class _Position(threading.local):
     """Whether a thread is between two steps: no batch has come since the last optimizer's step, or ever."""
 
     between: bool = True
@@ -30,13 +30,13 @@ class _Place(threading.local):
         self.between = True
 
 
-_place = session.own("whether a thread is between two steps", _Place())
+_position = session.own("whether a thread is between two steps", _Position())
 
 
 def end_step() -> None:
     """Sync at the end of an optimizer's step: one program a step, without a `mark_step`."""
     sync("optimizer step")
-    _place.between = True
+    _position.between = True
 
 
 def run_between_steps() -> None:
@@ -44,7 +44,7 @@ def run_between_steps() -> None:
 
     Nothing is run on a nested tape, and where other processes would have to run it too.
     """
-    if _place.between or not torch.is_grad_enabled():
+    if _position.between or not torch.is_grad_enabled():
         tape = state.tape
         if tape.values and not (tape.nested or is_in_bad_fork()) and _is_own(tape):
             sync("a new batch")
@@ -53,7 +53,7 @@ def run_between_steps() -> None:
 def begin_step() -> None:
     """Called when a batch has come: with gradients, a step begins that an optimizer ends."""
     if torch.is_grad_enabled():
-        _place.between = False
+        _position.between = False
 
 
 def _is_own(tape: Tape) -> bool:

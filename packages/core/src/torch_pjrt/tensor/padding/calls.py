@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from torch_pjrt.tensor.padding.dims import Unsuited
-from torch_pjrt.tensor.padding.recorded import CountedCall, as_ordinary
+from torch_pjrt.tensor.padding.recorded import DataDependentCall, as_ordinary
 from torch_pjrt.tensor.padding.table import rule_of
 from torch_pjrt.tensor.recording import record
 from torch_pjrt.tensor.recording.argument_binding import mapped
@@ -72,7 +72,7 @@ def on_padding(op: Any, given: dict[str, Any]) -> Any:
     if rule is None:
         return NotImplemented
     try:
-        return rule(CountedCall(op, given))
+        return rule(DataDependentCall(op, given))
     except Unsuited:
         return NotImplemented
 

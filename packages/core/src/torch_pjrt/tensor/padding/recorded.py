@@ -52,7 +52,7 @@ class as_ordinary:
         recent.restore(self.hidden)
 
 
-class CountedCall(PaddedCall):
+class DataDependentCall(PaddedCall):
     """A call whose padded tensors each have one padded dim, of a size that was counted."""
 
     def __init__(self, op: Any, given: Given) -> None:

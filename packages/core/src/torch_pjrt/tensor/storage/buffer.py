@@ -44,7 +44,7 @@ class _Addresses:
 
     def __init__(self) -> None:
         self.next = _FIRST_ADDRESS
-        self.giving = threading.Lock()
+        self.lock = threading.Lock()
 
 
 _addresses = session.own("addresses of storages", _Addresses())
@@ -166,7 +166,7 @@ def sized_storage(buffer: Buffer, nbytes: int) -> torch.UntypedStorage:
 def give_address(buffer: Buffer, nbytes: int) -> int:
     """The buffer's address; its own from now on."""
     if not buffer.address:
-        with _addresses.giving:
+        with _addresses.lock:
             buffer.address = buffer.address or _addresses.next
             _addresses.next += (min(nbytes, _LARGEST) + 127) & ~63
     return buffer.address
