@@ -3,14 +3,17 @@
     torchrun --nproc-per-node 2 --max-restarts 1 elastic_run.py FOLDER STEP_OF_DEATH
 
 Each rank writes a line for each batch: attempt, step, the samples. Rank 1 of the first attempt is killed in
-the middle of step STEP_OF_DEATH, which is after a checkpoint, but not just after.
+the middle of step STEP_OF_DEATH, which is after a checkpoint, but not just after. When that was, and when a
+rank had made a step again, is printed.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import torch
@@ -18,6 +21,34 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 N_SAMPLES, BATCH, EPOCHS, SAVED_EVERY = 24, 2, 2, 3
+STEPS = EPOCHS * N_SAMPLES // (BATCH * 2)  # with two ranks
+
+
+def run(folder: Path, step_of_death: int) -> subprocess.CompletedProcess[str]:
+    """torchrun with two processes of this script, which it starts again once."""
+    return subprocess.run(
+        [
+            *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
+            *("--nproc-per-node", "2", "--max-restarts", "1", "--monitor-interval", "0.1"),
+            *(__file__, str(folder), str(step_of_death)),
+        ],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+
+
+def weights_without_a_restart() -> torch.Tensor:
+    """On the CPU, in one process, of both ranks' batches together."""
+    module, data = module_and_data()
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.01, momentum=0.9)
+    for step in range(STEPS):
+        module(data[samples_of(step, 0, 2) + samples_of(step, 1, 2)]).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return torch.cat([p.detach().flatten() for p in module.parameters()])
 
 
 def samples_of(step: int, rank: int, n_ranks: int) -> list[int]:
@@ -53,10 +84,13 @@ def main(folder: Path, step_of_death: int) -> None:
         samples = samples_of(step, rank, n_ranks)
         loss = model(data[samples].to("pjrt")).square().mean()
         if attempt == 0 and rank == 1 and step == step_of_death:
+            print("FAULT", time.time(), flush=True)
             os.kill(os.getpid(), signal.SIGKILL)
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
+        if attempt == 1 and step == begin:
+            print("AGAIN", time.time(), flush=True)
         print(attempt, step, *samples, file=log, flush=True)
         if (step + 1) % SAVED_EVERY == 0:
             if rank == 0:
