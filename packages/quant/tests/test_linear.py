@@ -101,6 +101,16 @@ def test_the_error_is_that_of_the_format(name):
     assert 0 < error < ERRORS[name]
 
 
+def test_each_byte_of_float8_is_its_number():
+    numbers = torch.arange(256, dtype=torch.uint8)
+
+    got = rules.float8_of(jnp.asarray(numbers.numpy()))
+
+    wanted = numbers.view(torch.float8_e4m3fn).float().numpy()
+    np.testing.assert_array_equal(got, wanted)
+    np.testing.assert_array_equal(np.signbit(got), np.signbit(wanted))
+
+
 def test_zeros_are_bytes():
     model = torch.nn.Sequential(torch.nn.Linear(256, 16), torch.nn.Linear(16, 256))
     calibration = [torch.randn(300, 256, device="pjrt")]

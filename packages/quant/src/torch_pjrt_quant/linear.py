@@ -98,12 +98,12 @@ class Int4Linear(QuantizedLinear):
     names = ("weight", "scale", "zero")
     zero: Tensor | None
 
-    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any, **more: Any) -> None:
         """Zeros that are saved as floats stay floats: they may be no whole numbers."""
         saved = state_dict.get(f"{prefix}zero")
         if self.zero is not None and saved is not None and saved.is_floating_point():
             self.zero = self.zero.to(saved.dtype)
-        super()._load_from_state_dict(state_dict, prefix, *args)
+        super()._load_from_state_dict(state_dict, prefix, *args, **more)
 
     def forward(self, input: Tensor) -> Tensor:
         """(*, in_features) -> (*, out_features), in the dtype of the input."""

@@ -48,12 +48,21 @@ def widened(dtype: Any) -> Widen:
     """Rows of int8 (or of float8, as bytes) and their scales, by row or by group, as rows of `dtype`."""
 
     def widen(weight: Array, scale: Array) -> Array:
-        if weight.dtype == jnp.uint8:
-            weight = lax.bitcast_convert_type(weight, jnp.float8_e4m3fn)
-        groups = weight.astype(jnp.float32).reshape(len(weight), scale.size // len(scale), -1)
+        wide = float8_of(weight) if weight.dtype == jnp.uint8 else weight.astype(jnp.float32)
+        groups = wide.reshape(len(weight), scale.size // len(scale), -1)
         return (groups * scale.reshape(*groups.shape[:2], 1)).astype(dtype).reshape(weight.shape)
 
     return widen
+
+
+def float8_of(numbers: Array) -> Array:
+    """float8_e4m3fn that is given as bytes, in float32, by its bits: a CPU has no instruction for it."""
+    bits = numbers.astype(jnp.uint32)
+    size = bits & 0x7F
+    normal = lax.bitcast_convert_type((size << 20) + jnp.uint32(120 << 23), jnp.float32)
+    small = size.astype(jnp.int32).astype(jnp.float32) * jnp.float32(2**-9)
+    value = jnp.where(size < 8, small, jnp.where(size == 0x7F, jnp.nan, normal))
+    return jnp.where(bits >= 0x80, -value, value)
 
 
 def widened_int4(dtype: Any) -> Widen:
