@@ -101,7 +101,11 @@ def __getattr__(name: str) -> Any:
         import torch  # noqa: F401  registers the device first, in the order that PyTorch expects
 
         autoload()  # where PyTorch was told not to load backends by itself
-        if (error := failure()) is not None:
-            raise error
+        error = failure()
+        try:
+            if error is not None:
+                raise error
+        finally:
+            del error  # its traceback holds this frame
         return attribute(_LAZY[name], name)
     raise AttributeError(f"module 'torch_pjrt' has no attribute {name!r}")

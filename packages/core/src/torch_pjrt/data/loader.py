@@ -147,8 +147,11 @@ class DeviceLoader:
             while True:
                 run_between_steps()
                 batch, error, state = _next(sent, thread)
-                if error is not None:
-                    raise error
+                try:
+                    if error is not None:
+                        raise error
+                finally:
+                    del error  # its traceback holds this frame
                 self._note(state, loop)
                 if batch is _END:
                     return

@@ -182,12 +182,18 @@ def wrap_backward() -> None:
                 result = run(*args, **kwargs)
         except BaseException as error:
             kept = _first_kept()
-            if kept is not None and kept is not error and isinstance(error, SystemError):
-                raise kept from None
-            raise
+            try:
+                if kept is not None and kept is not error and isinstance(error, SystemError):
+                    raise kept from None
+                raise
+            finally:
+                del kept  # its traceback holds this frame, and with it the graph
         kept = _first_kept()
-        if kept is not None:
-            raise kept
+        try:
+            if kept is not None:
+                raise kept
+        finally:
+            del kept
         return result
 
     run_backward.keeps_errors = True  # type: ignore[attr-defined]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -161,18 +162,15 @@ def _kind(a: TensorSpec, b: TensorSpec) -> str:
 
 def _names(signature: Signature) -> dict[int, str]:
     """The argument's name for each tensor, by its position among them."""
-    names: dict[int, str] = {}
+    return {index: name for given in _given(signature) for index, name in _slots(*given)}
 
-    def walk(name: str, x: Any) -> None:
-        if isinstance(x, Slot):
-            names[x.index] = name
-        elif isinstance(x, (list, tuple)):
-            for i, part in enumerate(x):
-                walk(f"{name}[{i}]", part)
 
-    for name, x in _given(signature):
-        walk(name, x)
-    return names
+def _slots(name: str, x: Any) -> Iterator[tuple[int, str]]:
+    if isinstance(x, Slot):
+        yield x.index, name
+    elif isinstance(x, (list, tuple)):
+        for i, part in enumerate(x):
+            yield from _slots(f"{name}[{i}]", part)
 
 
 def _given(signature: Signature) -> list[tuple[str, Any]]:

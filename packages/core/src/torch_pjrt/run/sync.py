@@ -191,7 +191,10 @@ def _run(tape: Tape, cause: object) -> None:
             _running.pop()
     _end(tape)
     if found is not None:
-        raise found
+        try:
+            raise found
+        finally:
+            del found  # its traceback holds this frame, and with it the tape
 
 
 def _launch(tape: Tape, live: tuple[int, ...], cause: object) -> Exception | None:

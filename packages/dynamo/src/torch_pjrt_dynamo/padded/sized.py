@@ -144,14 +144,14 @@ class NodeCall(PaddedCall):
                 if has_padding(dim) and known.setdefault(sympy.expand(true_size(dim)), dim) != dim:
                     raise Unsuited("it joins sizes that vary in another order")
 
-        def flowed(result: Any, traced: Any = self.traced) -> Any:
-            if isinstance(result, (list, tuple)):
-                return [flowed(r, t) for r, t in zip(result, traced, strict=True)]
-            if not isinstance(result, torch.Tensor):
-                return result
-            return self.result(result, [_dim(size, known) for size in traced.shape])
+        return lambda result: self._flowed(result, self.traced, known)
 
-        return flowed
+    def _flowed(self, result: Any, traced: Any, known: dict[sympy.Expr, Dim]) -> Any:
+        if isinstance(result, (list, tuple)):
+            return [self._flowed(r, t, known) for r, t in zip(result, traced, strict=True)]
+        if not isinstance(result, torch.Tensor):
+            return result
+        return self.result(result, [_dim(size, known) for size in traced.shape])
 
     def resized(self, d: int, capacity: int, size: torch.Tensor | int, parts: list[Dim]) -> Dim:
         dim = dim_of(self.shape[d])

@@ -163,14 +163,13 @@ def _recurse(
 
 
 def _children_first(module: nn.Module) -> Iterator[nn.Module]:
-    seen: set[nn.Module] = set()
+    return _unseen(module, set())
 
-    def walk(part: nn.Module) -> Iterator[nn.Module]:
-        if part in seen:
-            return
-        seen.add(part)
-        for child in part.children():
-            yield from walk(child)
-        yield part
 
-    return walk(module)
+def _unseen(module: nn.Module, seen: set[nn.Module]) -> Iterator[nn.Module]:
+    if module in seen:
+        return
+    seen.add(module)
+    for child in module.children():
+        yield from _unseen(child, seen)
+    yield module

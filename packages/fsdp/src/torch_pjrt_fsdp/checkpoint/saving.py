@@ -111,8 +111,11 @@ class Saver:
         lengths = {name: len(text) for name, text in objects.items()}
         save = os.urandom(4).hex()
         said = ranks.all_said((is_new, lengths, save, name, fault and f"{fault}"))
-        if fault is not None:
-            raise fault
+        try:
+            if fault is not None:
+                raise fault
+        finally:
+            del fault  # its traceback holds this frame, and with it the state
         _check_all([one[3] for one in said], [one[4] for one in said])
         if any(one[0] for one in said):
             self._memory.forget()

@@ -50,7 +50,10 @@ class _Pending(dist.Work):
             self._results = []
             _alive.discard(self)
         if self._error is not None:
-            raise self._error
+            try:
+                raise self._error
+            finally:
+                del self  # the error's traceback holds this frame
         return True
 
     def is_completed(self) -> bool:

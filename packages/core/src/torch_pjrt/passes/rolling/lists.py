@@ -5,7 +5,7 @@ A part of such a node is the same operator over some positions of its lists.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import Any
 
@@ -40,6 +40,13 @@ def lists_of(node: Node) -> list[tuple[int, ...]]:
     ]
 
 
+def _some(argument: Any, positions: Sequence[int], own: Callable[[Any], Any]) -> Any:
+    if isinstance(argument, (list, tuple)):
+        some = [argument[position] for position in positions] if argument else []
+        return type(argument)(_some(a, positions, own) for a in some)
+    return own(argument)
+
+
 def part(node: Node, positions: Sequence[int]) -> Node:
     """The node's operator over these positions of its lists."""
     signature = node.signature
@@ -48,9 +55,6 @@ def part(node: Node, positions: Sequence[int]) -> Node:
     numbers: list[Number] = []
 
     def own(argument: Any) -> Any:
-        if isinstance(argument, (list, tuple)):
-            some = [argument[position] for position in positions] if argument else []
-            return type(argument)(map(own, some))
         if isinstance(argument, Slot):
             inputs.append(argument.index)
             return Slot(len(inputs) - 1)
@@ -59,8 +63,8 @@ def part(node: Node, positions: Sequence[int]) -> Node:
             return NumberSlot(len(numbers) - 1, argument.kind)
         return argument
 
-    args = tuple(map(own, signature.args))
-    kwargs = {name: own(argument) for name, argument in signature.kwargs.items()}
+    args = tuple(_some(argument, positions, own) for argument in signature.args)
+    kwargs = {name: _some(argument, positions, own) for name, argument in signature.kwargs.items()}
     columns = range(0, len(signature.outs), n)
     results = list(chain.from_iterable([c + position for position in positions] for c in columns))
     smaller = intern(

@@ -346,19 +346,20 @@ def _shapes_of(results: Any) -> list[tuple[int, ...] | None]:
 def _by_rule(op: Any, lowering: Lowering, given: Given) -> Any:
     """What the rule makes of meta tensors: it looks at shapes that meta functions take on trust."""
     specs: list[TensorSpec] = []
-
-    def slotted(x: Any) -> Any:
-        if isinstance(x, (list, tuple)):
-            return tuple(slotted(i) for i in x)
-        if not isinstance(x, torch.Tensor):
-            return x
-        specs.append(contiguous_spec(tuple(x.shape), x.dtype))
-        return Slot(len(specs) - 1)
-
     arguments = [a for a in plan_of(op).arguments if a.kind is not Kind.DROPPED]
-    args = tuple([slotted(given[a.name]) for a in arguments if not a.keyword_only])
-    kwargs = {a.name: slotted(given[a.name]) for a in arguments if a.keyword_only}
+    args = tuple([_slotted(given[a.name], specs) for a in arguments if not a.keyword_only])
+    kwargs = {a.name: _slotted(given[a.name], specs) for a in arguments if a.keyword_only}
     return results_of_rule(op, lowering, Pattern(specs, args, kwargs))
+
+
+def _slotted(x: Any, specs: list[TensorSpec]) -> Any:
+    """`x` with a slot for each tensor, whose spec is appended."""
+    if isinstance(x, (list, tuple)):
+        return tuple(_slotted(i, specs) for i in x)
+    if not isinstance(x, torch.Tensor):
+        return x
+    specs.append(contiguous_spec(tuple(x.shape), x.dtype))
+    return Slot(len(specs) - 1)
 
 
 def _dense(view: PaddedView) -> TensorSpec:

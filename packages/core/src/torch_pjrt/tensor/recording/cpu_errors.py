@@ -50,8 +50,11 @@ def check_small(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         error = _tried(op, args, kwargs, _SMALL)
     except _TooLarge:
         return False
-    if error is not None:
-        raise error
+    try:
+        if error is not None:
+            raise error
+    finally:
+        del error  # its traceback holds this frame, and with it the arguments
     return True
 
 
@@ -67,8 +70,11 @@ def raise_if_refused(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
         error = _tried(op, args, kwargs, _LARGE)
     except _TooLarge:
         return
-    if error is not None:
-        raise error
+    try:
+        if error is not None:
+            raise error
+    finally:
+        del error
 
 
 def raise_as_on_cpu(
@@ -82,9 +88,12 @@ def raise_as_on_cpu(
     try:
         error = _tried(op, args, kwargs, _LARGE)
     except _TooLarge:
-        raise refusal from None
-    if error is not None:
-        raise error
+        error = refusal
+    try:
+        if error is not None:
+            raise error
+    finally:
+        del error, refusal
 
 
 def has_cpu_kernel(op: Any) -> bool:

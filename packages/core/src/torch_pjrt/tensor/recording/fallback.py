@@ -14,6 +14,7 @@ import torch
 from torch_pjrt.observe.causes import because
 from torch_pjrt.observe.counters import counters, of_thread
 from torch_pjrt.overloads import aten
+from torch_pjrt.tensor.recording.argument_binding import mapped
 from torch_pjrt.tensor.storage.buffer import is_pjrt, wrap_sized
 from torch_pjrt.tensor.storage.mixed_devices import refuse_mixed
 from torch_pjrt.tensor.storage.sparse_parts import fill, is_sparse, with_parts
@@ -43,39 +44,37 @@ def run_on_cpu(
     copies: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def to_cpu(x: Any) -> Any:
-        if is_pjrt(x):
-            known = copies.get(id(x))
-            if known is None:
-                known = copies[id(x)] = (x, _host_copy(x))
-                if op in _SEES_REQUIRES_GRAD:
-                    known[1].requires_grad_(x.requires_grad)
-            return known[1]
         if isinstance(x, torch.device):
             return torch.device("cpu")
-        if isinstance(x, (list, tuple)):
-            return [to_cpu(i) for i in x]
-        return x
+        known = copies.get(id(x))
+        if known is None:
+            known = copies[id(x)] = (x, _host_copy(x))
+            if op in _SEES_REQUIRES_GRAD:
+                known[1].requires_grad_(x.requires_grad)
+        return known[1]
 
     with because(f"CPU fallback of {op}"):
-        cpu_args = [to_cpu(a) for a in args]
-        cpu_kwargs = {k: to_cpu(v) for k, v in kwargs.items()}
+        cpu_args = mapped(args, to_cpu, _is_of_device)
+        cpu_kwargs = mapped(kwargs, to_cpu, _is_of_device)
     if not is_asked_for:
         _warn(op)  # not before: within a decomposition, reading an argument gives up
     with counters.timed("fallback_s"):
         results = op(*cpu_args, **cpu_kwargs)
     _write_back(op, args, kwargs, copies)
-    originals = {id(copy): original for original, copy in copies.values()}
+    return _to_device(results, {id(copy): original for original, copy in copies.values()})
 
-    def to_device(x: Any) -> Any:
-        if isinstance(x, torch.Tensor):
-            if id(x) in originals:
-                return originals[id(x)]
-            return _device_copy(x)
-        if isinstance(x, (list, tuple)):
-            return type(x)(to_device(i) for i in x)
-        return x
 
-    return to_device(results)
+def _is_of_device(x: object) -> bool:
+    return is_pjrt(x) or isinstance(x, torch.device)
+
+
+def _to_device(x: Any, originals: dict[int, torch.Tensor]) -> Any:
+    """Results on the device; `originals` has what was copied to the CPU, by the copy's identity."""
+    if isinstance(x, torch.Tensor):
+        return originals[id(x)] if id(x) in originals else _device_copy(x)
+    if isinstance(x, (list, tuple)):
+        return type(x)(_to_device(i, originals) for i in x)
+    return x
 
 
 def _host_copy(x: torch.Tensor) -> torch.Tensor:

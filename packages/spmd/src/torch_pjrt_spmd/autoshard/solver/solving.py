@@ -62,8 +62,11 @@ def solve(
     found = work.best()
     failure = failure or next(iter(work.failures), None)
     if found is None:
-        if failure is not None:
-            raise failure
+        try:
+            if failure is not None:
+                raise failure
+        finally:
+            del failure  # its traceback holds this frame, and with it the problem
         raise _none_found(problem, work.incumbent, proven=work.incumbent.is_impossible)
     cost, choice = found
     known = work.incumbent.bound

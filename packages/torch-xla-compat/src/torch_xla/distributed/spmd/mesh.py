@@ -161,10 +161,10 @@ def pjrt_mesh(mesh: Any) -> Any:
 def pjrt_spec(mesh: Any, partition_spec: PartitionSpec) -> tuple[Any, ...]:
     """A spec of `torch_pjrt_spmd`: names of axes in place of their numbers."""
     names = torch_pjrt_spmd.as_mesh(pjrt_mesh(mesh)).axis_names
+    return tuple(_named(entry, names) for entry in partition_spec)
 
-    def named(entry: Any) -> Any:
-        if isinstance(entry, (tuple, list)):
-            return tuple(named(one) for one in entry)
-        return names[entry] if isinstance(entry, int) else entry
 
-    return tuple(named(entry) for entry in partition_spec)
+def _named(entry: Any, names: Sequence[str]) -> Any:
+    if isinstance(entry, (tuple, list)):
+        return tuple(_named(one, names) for one in entry)
+    return names[entry] if isinstance(entry, int) else entry
