@@ -39,8 +39,8 @@ def test_each_number_stands_at_one_place(way: int, sizes: list[int]) -> None:
         order = Permutation(size, seed=size, epoch=1)
 
         assert sorted(order[:]) == list(range(size))
-        for place in range(0, size, max(size // 11, 1)):
-            assert order.place_of(order[place]) == place
+        for position in range(0, size, max(size // 11, 1)):
+            assert order.position_of(order[position]) == position
 
 
 def test_parts_are_parts_of_the_whole(way: int) -> None:
@@ -55,7 +55,7 @@ def test_parts_are_parts_of_the_whole(way: int) -> None:
     with pytest.raises(IndexError, match="999 to 1001"):
         order.take(999, 1001)
     with pytest.raises(ValueError, match="not below 1000"):
-        order.place_of(1000)
+        order.position_of(1000)
 
 
 def test_all_orders_of_a_few_things_are_equally_frequent() -> None:

@@ -129,15 +129,17 @@ def _product_of_patches(
     last = jnp.moveaxis(x, 1, -1)
     batch, channels = last.shape[0], last.shape[-1]
     inner = channels // groups
-    places = itertools.product(*map(range, kernel))
+    positions = itertools.product(*map(range, kernel))
     parts = []
-    for place in places:
-        begin = [p * d for p, d in zip(place, dilation, strict=True)]
+    for position in positions:
+        begin = [p * d for p, d in zip(position, dilation, strict=True)]
         end = [b + (n - 1) * s + 1 for b, n, s in zip(begin, sizes, stride, strict=True)]
         part = lax.slice(last, [0, *begin, 0], [batch, *end, channels], [1, *stride, 1])
         parts.append(part.reshape(batch, *sizes, groups, inner))
-    n_places = math.prod(kernel)
-    rows = weight.reshape(groups, -1, inner, n_places)  # groups, channels of each, inner, places
+    n_positions = math.prod(kernel)
+    rows = weight.reshape(
+        groups, -1, inner, n_positions
+    )  # groups, channels of each, inner, positions
     if (
         inner == 1 and groups > 1
     ):  # products of single numbers, which are added up where they are made
@@ -146,8 +148,8 @@ def _product_of_patches(
             for i, part in enumerate(parts)
         )
     else:
-        patches = jnp.concatenate(parts, -1).reshape(-1, groups, n_places * inner)
-        flat = jnp.moveaxis(rows, 3, 2).reshape(groups, -1, n_places * inner)
+        patches = jnp.concatenate(parts, -1).reshape(-1, groups, n_positions * inner)
+        flat = jnp.moveaxis(rows, 3, 2).reshape(groups, -1, n_positions * inner)
         if groups == 1:
             y = rules.enough_rows(patches[:, 0], flat[0])
         else:

@@ -82,8 +82,8 @@ def _weights(logits: torch.Tensor, top_k: int, capacity: int) -> torch.Tensor:
     best, chosen = logits.float().topk(top_k)
     # First all tokens' first choices take their places, then the second.
     takes = F.one_hot(chosen.T.reshape(-1), logits.shape[1])
-    place = ((takes.cumsum(0) - 1) * takes).sum(-1)
-    has_one = (place < capacity).float() * best.softmax(-1).T.reshape(-1)
-    places = F.one_hot(place.clamp(max=capacity - 1), capacity)
-    each = takes[:, :, None] * places[:, None, :] * has_one[:, None, None]
+    position = ((takes.cumsum(0) - 1) * takes).sum(-1)
+    has_one = (position < capacity).float() * best.softmax(-1).T.reshape(-1)
+    positions = F.one_hot(position.clamp(max=capacity - 1), capacity)
+    each = takes[:, :, None] * positions[:, None, :] * has_one[:, None, None]
     return each.unflatten(0, (top_k, -1)).sum(0)

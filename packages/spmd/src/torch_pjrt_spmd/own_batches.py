@@ -95,11 +95,11 @@ def own_part(mesh: Mesh, entry: Entry | Sequence[str]) -> OwnPart:
     n = 1
     for name in names:
         n *= mesh.axis_size(name)
-    for place, chip in _places(mesh):
+    for position, chip in _positions(mesh):
         if chip.process_index == own_process():
             number = 0
             for name in names:
-                number = number * mesh.axis_size(name) + place[mesh.axis_names.index(name)]
+                number = number * mesh.axis_size(name) + position[mesh.axis_names.index(name)]
             here.add(number)
     if not here:
         raise ShardingError("This process has no chips on the mesh.", saw=f"a mesh of {mesh.shape}")
@@ -113,7 +113,7 @@ def own_part(mesh: Mesh, entry: Entry | Sequence[str]) -> OwnPart:
     return OwnPart(first, len(here), n)
 
 
-def _places(mesh: Mesh) -> Iterator[tuple[tuple[int, ...], Any]]:
+def _positions(mesh: Mesh) -> Iterator[tuple[tuple[int, ...], Any]]:
     import numpy as np
 
     return np.ndenumerate(mesh.jax_mesh.devices)
@@ -121,7 +121,7 @@ def _places(mesh: Mesh) -> Iterator[tuple[tuple[int, ...], Any]]:
 
 def is_over_processes(mesh: Mesh) -> bool:
     """Whether the mesh has chips of other processes."""
-    return any(chip.process_index != own_process() for _, chip in _places(mesh))
+    return any(chip.process_index != own_process() for _, chip in _positions(mesh))
 
 
 class OwnRows:

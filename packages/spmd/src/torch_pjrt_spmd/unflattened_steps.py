@@ -232,7 +232,7 @@ class Loop:
 
     def build(self, known: Known) -> None:
         inside = [ir.InsertionPoint.at_block_begin(region.blocks[0]) for region in self._op.regions]
-        places = [*inside, ir.InsertionPoint.after(self._op)]
+        positions = [*inside, ir.InsertionPoint.after(self._op)]
         for i, same in enumerate(self._same):
             if not any(self.cuts[i]):
                 continue
@@ -240,9 +240,9 @@ class Loop:
             shape = self.shape(i, taken)
             with ir.InsertionPoint(self._op), self._op.location:
                 self._op.operands[i] = known.reshaped(taken, shape)
-            for value, place in zip(same, places, strict=True):
+            for value, position in zip(same, positions, strict=True):
                 before = shape_of(value)
-                with place, self._op.location:
+                with position, self._op.location:
                     value.set_type(_type(value, shape))
                     flat = stablehlo.ReshapeOp(_type(value, before), value)
                 value.replace_all_uses_except(flat.result, flat.operation)

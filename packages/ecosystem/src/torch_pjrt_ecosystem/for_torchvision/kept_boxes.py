@@ -39,13 +39,13 @@ def _(boxes: Tensor, threshold: float) -> Tensor:
 def _kept_boxes(boxes: jax.Array, threshold: float) -> jax.Array:
     x1, y1, x2, y2 = boxes.T
     areas = (x2 - x1) * (y2 - y1)
-    places = jnp.arange(len(boxes))
+    indices = jnp.arange(len(boxes))
 
     def with_box(i: jax.Array, kept: jax.Array) -> jax.Array:
         w = jnp.maximum(jnp.minimum(x2[i], x2) - jnp.maximum(x1[i], x1), 0)
         h = jnp.maximum(jnp.minimum(y2[i], y2) - jnp.maximum(y1[i], y1), 0)
         both = w * h
         overlaps = (both / (areas[i] + areas - both)).astype(jnp.float64) > threshold
-        return kept & ~(kept[i] & overlaps & (places > i))
+        return kept & ~(kept[i] & overlaps & (indices > i))
 
     return lax.fori_loop(0, len(boxes), with_box, jnp.ones(len(boxes), jnp.bool_))

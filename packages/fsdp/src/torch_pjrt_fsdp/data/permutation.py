@@ -71,7 +71,7 @@ class Permutation(Sequence[int]):
         order = Permutation(10**9, seed=0, epoch=3)
         order[5]              # which is the sixth
         order.take(0, 4096)   # the first 4096, as an int64 array, about 0.2 us each
-        order.place_of(7)     # where 7 stands
+        order.position_of(7)  # where 7 stands
 
     size         0 to 2**62.
     seed, epoch  whole numbers of any size.
@@ -102,8 +102,8 @@ class Permutation(Sequence[int]):
     def __getitem__(self, index: int | slice) -> int | list[int]:
         if isinstance(index, slice):
             return self._walk(np.arange(self.size, dtype=np.uint64)[index]).tolist()
-        place = range(self.size)[index]
-        return int(self.take(place, place + 1)[0])
+        position = range(self.size)[index]
+        return int(self.take(position, position + 1)[0])
 
     def take(self, start: int, stop: int) -> NDArray[np.int64]:
         """What stands at the places from `start` to `stop - 1`; `IndexError` where there are no such."""
@@ -111,11 +111,11 @@ class Permutation(Sequence[int]):
             raise IndexError(f"places {start} to {stop} of an order of {self.size}")
         return self.at(np.arange(start, stop))
 
-    def at(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
+    def at(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """What stands at each of these places, which are at least 0 and below the size."""
-        return self._walk(places.astype(np.uint64)).view(np.int64)
+        return self._walk(positions.astype(np.uint64)).view(np.int64)
 
-    def place_of(self, number: int) -> int:
+    def position_of(self, number: int) -> int:
         """The place at which a number stands; `ValueError` where it is none of these."""
         if not 0 <= number < self.size:
             raise ValueError(f"{number} is not below {self.size}")

@@ -144,8 +144,8 @@ def _spread_cuts(
 ) -> bool:
     changed = False
     for link in row.links:
-        places = [p for p in _places(link, taken, made) if p is not None]
-        changed |= _join(known, steps.shapes, places)
+        positions = [p for p in _positions(link, taken, made) if p is not None]
+        changed |= _join(known, steps.shapes, positions)
     if row.reshape and taken[0] is not None:
         for a, b in ((taken[0], made[0]), (made[0], taken[0])):
             through = through_reshape(steps.shapes[a], known[a], steps.shapes[b])
@@ -156,7 +156,7 @@ def _spread_cuts(
     return changed
 
 
-def _places(
+def _positions(
     link: Sequence[Place], taken: Sequence[int | None], made: Sequence[int]
 ) -> Iterator[tuple[int, int] | None]:
     for n, d in link:
@@ -165,15 +165,15 @@ def _places(
 
 
 def _join(
-    known: list[list[Cuts]], shapes: Sequence[Any], places: Sequence[tuple[int, int]]
+    known: list[list[Cuts]], shapes: Sequence[Any], positions: Sequence[tuple[int, int]]
 ) -> bool:
-    if len({shapes[v][d] for v, d in places}) > 1 or not any(known[v][d] for v, d in places):
+    if len({shapes[v][d] for v, d in positions}) > 1 or not any(known[v][d] for v, d in positions):
         return False
     found = NOWHERE
-    for v, d in places:
+    for v, d in positions:
         found = joined(found, known[v][d])
     changed = False
-    for v, d in places:
+    for v, d in positions:
         new = joined(known[v][d], found)
         if new != known[v][d]:
             known[v][d], changed = new, True
@@ -287,8 +287,8 @@ def _join_step(
             )  # fmt: skip
         return
     for link in row.links:
-        places = [p for p in _places(link, taken, made) if p is not None]
-        for (v, d), (w, e) in pairwise(places):
+        positions = [p for p in _positions(link, taken, made) if p is not None]
+        for (v, d), (w, e) in pairwise(positions):
             _join_atoms(atoms[v][d], atoms[w][e], extent, same, whole)
     spoken_of = set(each_place(row))
     for n, number in (*enumerate(taken), *((-i - 1, m) for i, m in enumerate(made))):
@@ -296,8 +296,8 @@ def _join_step(
             for d, of_dim in enumerate(atoms[number]):
                 if (n, d) not in spoken_of:
                     whole.update(of_dim)
-    for place in [p for pair in row.moved for p in pair]:
-        for p in _places([place], taken, made):
+    for position in [p for pair in row.moved for p in pair]:
+        for p in _positions([position], taken, made):
             if p is not None:
                 whole.update(atoms[p[0]][p[1]])
 
@@ -338,10 +338,10 @@ def _join_reshaped(
 def _sums(steps: Steps, dims: Any, letter: Any, atoms: Any) -> Iterator[Sum]:
     inputs_of = _depends(steps)
     for step in steps.steps:
-        places = [*step.row.summed, *step.row.lookups]
+        positions = [*step.row.summed, *step.row.lookups]
         summed = {
             letter(a)
-            for p in _places(places, step.taken, step.made)
+            for p in _positions(positions, step.taken, step.made)
             if p is not None
             for a in atoms[p[0]][p[1]]
         }

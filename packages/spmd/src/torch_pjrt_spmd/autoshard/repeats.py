@@ -180,11 +180,11 @@ def _tie_run(ties: _Ties, run: Run) -> None:
 
 def _tie_states(ties: _Ties) -> None:
     """What an optimizer keeps of parameters that are tied."""
-    places = {x.name: ties.n + i for i, x in enumerate(ties.inputs) if x.role == PARAMETER}
+    positions = {x.name: ties.n + i for i, x in enumerate(ties.inputs) if x.role == PARAMETER}
     first: dict[tuple[int, str], int] = {}
     for i, x in enumerate(ties.inputs):
-        if x.role == STATE and x.of in places:
-            key = (ties.root(places[x.of]), x.name.rpartition("/")[2])
+        if x.role == STATE and x.of in positions:
+            key = (ties.root(positions[x.of]), x.name.rpartition("/")[2])
             ties.tie(first.setdefault(key, ties.n + i), ties.n + i)
 
 
@@ -200,10 +200,10 @@ def _tie_followers(ties: _Ties, runs: Sequence[Run]) -> None:
     for i, op in enumerate(ties.ops):
         if inside[i] or not op.inputs:
             continue
-        places = [ties.node(v) for v in op.inputs]
-        if all(several.get(ties.root(a), 1) == 1 for a, _ in places):
+        positions = [ties.node(v) for v in op.inputs]
+        if all(several.get(ties.root(a), 1) == 1 for a, _ in positions):
             continue
-        key = (op.number, id(op.letters), tuple((ties.root(a), k) for a, k in places))
+        key = (op.number, id(op.letters), tuple((ties.root(a), k) for a, k in positions))
         leader = first.setdefault(key, i)
         if leader != i:
             ties.tie(leader, i)

@@ -96,22 +96,22 @@ class _Rewriting:
 
     def graph(self) -> Graph:
         for i, node in enumerate(self.old.nodes):
-            place = self.same.nodes.get(i)
-            inputs = [self._taken(v, place) for v in node.inputs]
+            position = self.same.nodes.get(i)
+            inputs = [self._taken(v, position) for v in node.inputs]
             self.nodes.append(replace(node, inputs=tuple(inputs)))
-            for v in node.outputs if place is not None else ():
+            for v in node.outputs if position is not None else ():
                 spec = self.planned.made.get(self.same.values[v])
                 if spec is not None:
                     self.renamed[v] = self._marked(v, spec)
         outputs = tuple(self.renamed.get(v, v) for v in self.old.outputs)
         return replace(self.old, nodes=tuple(self.nodes), outputs=outputs)
 
-    def _taken(self, value: int, place: int | None) -> int:
+    def _taken(self, value: int, position: int | None) -> int:
         """What the node at a place of the recorded graph takes instead of a value."""
         plain = self.renamed.get(value, value)
-        if place is None:
+        if position is None:
             return plain
-        found = self.planned.taken.get((place, self.same.values.get(value, value)))
+        found = self.planned.taken.get((position, self.same.values.get(value, value)))
         if found is None:
             return plain
         base, spec = found
@@ -170,22 +170,22 @@ def same_values(graph: Graph, planned: Graph) -> Same | None:
     Nodes come in one order in both. A graph may lack some at its ends or between, have its inputs in another
     order, and compute values twice, as where layers are computed again.
     """
-    places: defaultdict[int, list[int]] = defaultdict(list)
+    positions: defaultdict[int, list[int]] = defaultdict(list)
     exact: dict[tuple[int, tuple[int, ...]], list[int]] = {}
     for i, node in enumerate(planned.nodes):
-        places[node.signature.number].append(i)
+        positions[node.signature.number].append(i)
         exact.setdefault((node.signature.number, node.inputs), []).append(i)
     values: dict[int, int] = {}
     taken: dict[int, int] = {}
     nodes: dict[int, int] = {}
     n_marks = at = 0
     for i, node in enumerate(graph.nodes):
-        if annotation_of(node) is not None and node.signature.number not in places:
+        if annotation_of(node) is not None and node.signature.number not in positions:
             n_marks += 1
             if node.inputs[0] in values:
                 values[node.outputs[0]] = values[node.inputs[0]]
             continue
-        found = _place_of(node, at, planned.nodes, places, exact, values, taken)
+        found = _position_of(node, at, planned.nodes, positions, exact, values, taken)
         if found is None:
             continue
         other = planned.nodes[found]
@@ -200,11 +200,11 @@ def same_values(graph: Graph, planned: Graph) -> Same | None:
     return Same(values, nodes) if nodes and len(nodes) >= _ENOUGH * n else None
 
 
-def _place_of(
+def _position_of(
     node: Node,
     at: int,
     planned: Sequence[Node],
-    places: Mapping[int, Sequence[int]],
+    positions: Mapping[int, Sequence[int]],
     exact: Mapping[tuple[int, tuple[int, ...]], Sequence[int]],
     values: Mapping[int, int],
     taken: Mapping[int, int],
@@ -214,7 +214,7 @@ def _place_of(
     if None not in mapped:
         known = exact.get((number, tuple(mapped)), ())
         return next((i for i in known if i >= at), known[-1]) if known else None
-    candidates = places.get(number, ())
+    candidates = positions.get(number, ())
     for i in candidates[bisect_left(candidates, at) :]:
         if i >= at + _AHEAD:
             return None

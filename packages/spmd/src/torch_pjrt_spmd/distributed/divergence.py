@@ -122,9 +122,9 @@ def _hashes(tensors: list[torch.Tensor]) -> list[str]:
         for i, s in enumerate(sums):
             by_device.setdefault(s.device, []).append(i)
         words = [0] * len(sums)
-        for places in by_device.values():
-            together = torch.stack([sums[i] for i in places]).tolist()
-            for i, word in zip(places, together, strict=True):
+        for positions in by_device.values():
+            together = torch.stack([sums[i] for i in positions]).tolist()
+            for i, word in zip(positions, together, strict=True):
                 words[i] = word & 0xFFFFFFFFFFFFFFFF
     return [f"{a:016x}{b:016x}" for a, b in zip(words[::2], words[1::2], strict=True)]
 
@@ -132,9 +132,9 @@ def _hashes(tensors: list[torch.Tensor]) -> list[str]:
 def _sums(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Two sums of the tensor's words, each word times a number of its own; integers wrap around."""
     bits = _bits(x).reshape(-1).to(torch.int64)
-    place = torch.arange(bits.numel(), device=x.device, dtype=torch.int64)
+    position = torch.arange(bits.numel(), device=x.device, dtype=torch.int64)
     mixed = bits ^ (bits >> 7)
-    return (bits * (place * _STRIDE + 1)).sum(), (mixed * (place * _SECOND_STRIDE + 1)).sum()
+    return (bits * (position * _STRIDE + 1)).sum(), (mixed * (position * _SECOND_STRIDE + 1)).sum()
 
 
 def _bits(x: torch.Tensor) -> torch.Tensor:

@@ -66,9 +66,9 @@ def price_costs(arrays: Arrays, prices: np.ndarray) -> np.ndarray:
         for m in range(arrays.member_offsets[v], arrays.member_offsets[v + 1]):
             price = cumulated[arrays.member_spans[m, 1]] - cumulated[arrays.member_spans[m, 0]]
             if price > 0:
-                place = arrays.member_places[m]
+                position = arrays.member_places[m]
                 for k in range(size):
-                    costs[begin + k] += price * arrays.usages[place + k]
+                    costs[begin + k] += price * arrays.usages[position + k]
     return costs
 
 

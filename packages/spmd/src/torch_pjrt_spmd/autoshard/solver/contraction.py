@@ -85,11 +85,11 @@ class Contraction:
         for i, costs in enumerate(self.costs):
             if costs is not None:
                 variables[i], found[i] = i, np.arange(len(costs))
-        for what, i, j, places in reversed(self._log):
+        for what, i, j, positions in reversed(self._log):
             if what == "restrict":
-                found[i] = places[found[i]]
+                found[i] = positions[found[i]]
             else:  # j follows from i
-                variables[j], found[j] = variables[i], places[found[i]]
+                variables[j], found[j] = variables[i], positions[found[i]]
         return variables, found
 
     def _look_at(self, i: int) -> None:
@@ -124,10 +124,10 @@ class Contraction:
                 self._merge(j, i, leads)
                 return
 
-    def _restrict(self, i: int, places: np.ndarray) -> None:
+    def _restrict(self, i: int, positions: np.ndarray) -> None:
         costs = self.costs[i]
         assert costs is not None
-        if len(places) == 0:
+        if len(positions) == 0:
             raise Infeasible(
                 f"No choice is without a forbidden pair: none of the {len(costs)} strategies of node {i} is "
                 "allowed beside those of its neighbours.",
@@ -135,10 +135,10 @@ class Contraction:
                 time=None,
                 proven=True,
             )
-        self._log.append(("restrict", i, -1, places))
-        self.costs[i] = costs[places]
+        self._log.append(("restrict", i, -1, positions))
+        self.costs[i] = costs[positions]
         for j, table in list(self.near[i].items()):
-            self._set_table(i, j, self.tables.picked(table, 0, places))
+            self._set_table(i, j, self.tables.picked(table, 0, positions))
 
     def _decide(self, i: int) -> None:
         costs = self.costs[i]

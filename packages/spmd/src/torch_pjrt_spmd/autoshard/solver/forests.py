@@ -74,13 +74,13 @@ def grow(
 @compiled
 def choose(
     arrays: Arrays, size: int, members: np.ndarray, parents: np.ndarray, links: np.ndarray,
-    places: np.ndarray, sums: np.ndarray, chosen: np.ndarray,
+    positions: np.ndarray, sums: np.ndarray, chosen: np.ndarray,
 ) -> None:  # fmt: skip
     """The best choice of a tree; `sums`, from `places[i]` on what each variable costs, are changed."""
     for i in range(size - 1, 0, -1):
-        begin, own = places[i], places[i + 1] - places[i]
-        parent = places[parents[i]]
-        theirs = places[parents[i] + 1] - parent
+        begin, own = positions[i], positions[i + 1] - positions[i]
+        parent = positions[parents[i]]
+        theirs = positions[parents[i] + 1] - parent
         table = arrays.edge_tables[links[i]]
         if arrays.ends[links[i], 1] == members[i]:
             across, along = own, 1
@@ -93,10 +93,10 @@ def choose(
                 least = min(least, sums[begin + k] + arrays.tables[start + k * along])
             sums[parent + j] += least
     for i in range(size):
-        begin, own = places[i], places[i + 1] - places[i]
+        begin, own = positions[i], positions[i + 1] - positions[i]
         start, along = 0, 0
         if i > 0:
-            theirs = places[parents[i] + 1] - places[parents[i]]
+            theirs = positions[parents[i] + 1] - positions[parents[i]]
             start, along = arrays.edge_tables[links[i]], 1
             if arrays.ends[links[i], 1] == members[i]:
                 start += chosen[parents[i]] * own
@@ -115,19 +115,19 @@ def choose(
 @compiled
 def cost_of(
     arrays: Arrays, size: int, members: np.ndarray, parents: np.ndarray, links: np.ndarray,
-    places: np.ndarray, costs: np.ndarray, chosen: np.ndarray,
+    positions: np.ndarray, costs: np.ndarray, chosen: np.ndarray,
 ) -> float:  # fmt: skip
     """What a choice of a tree costs."""
     total = 0.0
     for i in range(size):
-        total += costs[places[i] + chosen[i]]
+        total += costs[positions[i] + chosen[i]]
         if i > 0:
             table = arrays.edge_tables[links[i]]
             if arrays.ends[links[i], 1] == members[i]:
                 total += arrays.tables[
-                    table + chosen[parents[i]] * (places[i + 1] - places[i]) + chosen[i]
+                    table + chosen[parents[i]] * (positions[i + 1] - positions[i]) + chosen[i]
                 ]
             else:
-                theirs = places[parents[i] + 1] - places[parents[i]]
+                theirs = positions[parents[i] + 1] - positions[parents[i]]
                 total += arrays.tables[table + chosen[i] * theirs + chosen[parents[i]]]
     return float(total)

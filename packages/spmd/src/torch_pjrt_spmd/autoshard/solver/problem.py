@@ -59,9 +59,11 @@ class Problem:
         )
         begins, ends = self.intervals[:, 0], self.intervals[:, 1]
         lives = begins < ends
-        times, places = np.unique(np.concatenate([begins[lives], ends[lives]]), return_inverse=True)
+        times, positions = np.unique(
+            np.concatenate([begins[lives], ends[lives]]), return_inverse=True
+        )
         changes = np.zeros(len(times), np.int64)
-        np.add.at(changes, places, np.concatenate([used[lives], -used[lives]]))
+        np.add.at(changes, positions, np.concatenate([used[lives], -used[lives]]))
         return times, np.cumsum(changes)
 
     def peak(self, choice: np.ndarray) -> int:

@@ -37,8 +37,8 @@ def search(
         np.zeros(most, np.int64),
     )
     seen, frontier = np.zeros(variables, np.int64), np.zeros(4 * variables + 2, np.int64)
-    place_of = np.full(variables, -1, np.int64)
-    places = np.zeros(most + 1, np.int64)
+    position_of = np.full(variables, -1, np.int64)
+    positions = np.zeros(most + 1, np.int64)
     costs, sums = np.zeros(len(arrays.costs)), np.zeros(len(arrays.costs))
     old, chosen = np.zeros(most, np.int64), np.zeros(most, np.int64)
     change = np.zeros(checkpoints + 1)
@@ -52,50 +52,50 @@ def search(
             arrays, np.random.randint(variables), wanted, members, parents, links, seen, frontier
         )
         for i in range(size):
-            place_of[members[i]] = i
+            position_of[members[i]] = i
         for i in range(size):
             v = members[i]
             begin = arrays.offsets[v]
             own = arrays.offsets[v + 1] - begin
-            places[i + 1] = places[i] + own
+            positions[i + 1] = positions[i] + own
             old[i] = choice[v]
             for k in range(own):
-                costs[places[i] + k] = arrays.costs[begin + k]
+                costs[positions[i] + k] = arrays.costs[begin + k]
             for near in range(arrays.near_begins[v], arrays.near_begins[v + 1]):
                 e = arrays.near[near]
                 table = arrays.edge_tables[e]
                 if arrays.ends[e, 0] == v:
                     w = arrays.ends[e, 1]
-                    if place_of[w] < 0:
+                    if position_of[w] < 0:
                         others = arrays.offsets[w + 1] - arrays.offsets[w]
                         for k in range(own):
-                            costs[places[i] + k] += arrays.tables[table + k * others + choice[w]]
+                            costs[positions[i] + k] += arrays.tables[table + k * others + choice[w]]
                 else:
                     w = arrays.ends[e, 0]
-                    if place_of[w] < 0:
+                    if position_of[w] < 0:
                         for k in range(own):
-                            costs[places[i] + k] += arrays.tables[table + choice[w] * own + k]
+                            costs[positions[i] + k] += arrays.tables[table + choice[w] * own + k]
         for i in range(size):
-            place_of[members[i]] = -1
-        before = cost_of(arrays, size, members, parents, links, places, costs, old)
+            position_of[members[i]] = -1
+        before = cost_of(arrays, size, members, parents, links, positions, costs, old)
         share = 0.5 * np.random.randint(3)
         extras = 0
         for _ in range(TRIES):
             for i in range(size):
                 begin = arrays.offsets[members[i]]
-                for at in range(places[i], places[i + 1]):
-                    sums[at] = costs[at] + share * prices[begin + at - places[i]]
+                for at in range(positions[i], positions[i + 1]):
+                    sums[at] = costs[at] + share * prices[begin + at - positions[i]]
                 for m in range(
                     arrays.member_offsets[members[i]], arrays.member_offsets[members[i] + 1]
                 ):
                     for x in range(extras):
                         if arrays.member_spans[m, 0] <= extra_at[x] < arrays.member_spans[m, 1]:
                             used = arrays.member_places[m]
-                            for at in range(places[i], places[i + 1]):
-                                sums[at] += extra[x] * arrays.usages[used + at - places[i]]
+                            for at in range(positions[i], positions[i + 1]):
+                                sums[at] += extra[x] * arrays.usages[used + at - positions[i]]
             value_of_old, value = 0.0, 0.0
-            choose(arrays, size, members, parents, links, places, sums, chosen)
-            after = cost_of(arrays, size, members, parents, links, places, costs, chosen)
+            choose(arrays, size, members, parents, links, positions, sums, chosen)
+            after = cost_of(arrays, size, members, parents, links, positions, costs, chosen)
             first, end = checkpoints, 0
             for i in range(size):
                 if chosen[i] == old[i]:
@@ -105,8 +105,8 @@ def search(
                 value += share * prices[begin + chosen[i]]
                 value_of_old += share * prices[begin + old[i]]
                 for m in range(arrays.member_offsets[v], arrays.member_offsets[v + 1]):
-                    place = arrays.member_places[m]
-                    more = arrays.usages[place + chosen[i]] - arrays.usages[place + old[i]]
+                    position = arrays.member_places[m]
+                    more = arrays.usages[position + chosen[i]] - arrays.usages[position + old[i]]
                     if more != 0:
                         a, b = arrays.member_spans[m, 0], arrays.member_spans[m, 1]
                         change[a] += more

@@ -51,12 +51,12 @@ class Tables:
             self._transposed[found] = number
         return found
 
-    def picked(self, number: int, axis: int, places: np.ndarray) -> int:
+    def picked(self, number: int, axis: int, positions: np.ndarray) -> int:
         """The table of these rows (axis 0) or columns, in this order; one may come more than once."""
-        key = (number, axis, places.tobytes())
+        key = (number, axis, positions.tobytes())
         found = self._picked.get(key)
         if found is None:
-            found = self._picked[key] = self.number(np.take(self.all[number], places, axis))
+            found = self._picked[key] = self.number(np.take(self.all[number], positions, axis))
         return found
 
     def sum(self, one: int, other: int) -> int:
