@@ -127,6 +127,18 @@ def a_group_that_one_uses() -> Any:
     return reduced(torch.ones(1, device="pjrt"), alone[0]) if RANK == 0 else [1.0]
 
 
+def a_limit_that_is_set_later() -> Any:
+    set_limit = dist.distributed_c10d._set_pg_timeout
+    set_limit(timedelta(seconds=1))
+    time.sleep(2 if RANK == 1 else 0)
+    try:
+        return reduced(torch.ones(2, device="pjrt"))
+    except PeerError as error:
+        return str(error).partition("\n")[0]
+    finally:
+        set_limit(timedelta(seconds=3))
+
+
 def a_group_that_one_makes() -> Any:
     if RANK == 1:
         # As where it had made it, for groups are named by number; the other waits for 3 s.
@@ -194,7 +206,8 @@ def a_collective_that_one_skips() -> Any:
 CASES: list[Callable[[], Any]] = [
     a_number, a_graph, a_seed, a_read, a_live_result, a_dropped_result,
     a_handle_that_nobody_waits_for, sends_before_receives, a_group_that_one_uses,
-    what_is_beside_one_that_differs, a_rank_that_gives_up_and_goes_on, a_group_that_one_makes,
+    what_is_beside_one_that_differs, a_rank_that_gives_up_and_goes_on,
+    a_limit_that_is_set_later, a_group_that_one_makes,
     a_shape, a_dtype, a_reduction, another_collective, a_root, a_factor, after_all_that,
     groups_in_another_order, a_receive_that_nobody_sends, a_send_that_nobody_receives,
     a_collective_that_one_skips,

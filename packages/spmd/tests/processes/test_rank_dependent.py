@@ -27,6 +27,7 @@ VALUES: dict[str, Any] = {
         [1.0, 3.0, 5.0],
         [0.0, 6.0, 20.0],
     ],
+    "a_limit_that_is_set_later": "Rank 1 did not come within 1 s.",
     "a_group_that_one_makes": ("Rank 1 did not come within 3 s.", "made none"),
     # After how many limits, for whom it waited, and the same again.
     "a_rank_that_gives_up_and_goes_on": ([0, [1], [3.0] * 4], [1, [0], [3.0] * 4]),

@@ -22,6 +22,7 @@ from torch_pjrt_spmd.distributed import (
     attention_sharding,
     batch_norm,
     collectives,
+    limits,
     monitored,
     random_shards,
     reducers,
@@ -473,6 +474,7 @@ def register() -> tuple[torch.library.Library, ...]:
             library.impl(name, _of_our_groups(name, kernel, key), key)
     reducers.install()
     splitting.install()
+    limits.install()
     monitored.install()
     after_import("torch.distributed.tensor", attention_sharding.register)
     after_import("torch.distributed.tensor", random_shards.register)
