@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -241,3 +242,18 @@ def test_it_is_in_blocks_on_a_tpu_compiled_ahead() -> None:
     given = [torch.empty(1, 4, 4096, 64, dtype=torch.bfloat16, device="meta") for _ in range(3)]
 
     assert torch_pjrt.compile_for("v5e:2x2", step, *given).temporary_bytes < 8e6
+
+
+@pytest.mark.filterwarnings("always")
+@pytest.mark.parametrize(("device", "count"), [("pjrt", 0), ("cpu", 1)])
+def test_pytorchs_warning_of_eager_calls_is_of_other_devices_alone(
+    device: str, count: int, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
+    module: Any = importlib.import_module("torch.nn.attention.flex_attention")
+    monkeypatch.setattr(module, "_WARNINGS_SHOWN", set())
+    q = torch.randn(1, 2, 8, 4, device=device)
+
+    flex_attention(q, q, q)
+
+    found = [w for w in recwarn if "flex_attention called without" in str(w.message)]
+    assert len(found) == count

@@ -28,6 +28,7 @@ from torch_pjrt.extend import (
 from torch_pjrt.plugin import Graph, Slot, TensorSpec, client, contiguous_spec
 from torch_pjrt_kernels.attention.choice import Problem, objection_to_blocks
 from torch_pjrt_kernels.attention.form import Sizes
+from torch_pjrt_kernels.flex import warnings_of_flex
 from torch_pjrt_kernels.flex.blocks import sizes_of
 from torch_pjrt_kernels.flex.call import Call, attended, pulled_back
 from torch_pjrt_kernels.flex.mods import Recorded, masked, modified, recorded
@@ -46,6 +47,7 @@ _LOG_2 = math.log(2)
 def install() -> None:
     """Compute it in blocks from when PyTorch's module is imported."""
     after_import(_MODULE, _register)
+    after_import("torch.nn.attention.flex_attention", warnings_of_flex.install)
 
 
 def _register(module: ModuleType) -> None:

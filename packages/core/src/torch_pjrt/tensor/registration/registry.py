@@ -9,6 +9,7 @@ nobody registered reaches the fallback, which records it, decomposes it or runs 
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
@@ -135,7 +136,7 @@ def _need_jax() -> None:
 def _register_all() -> None:
     from torch_pjrt.client.client import client
     from torch_pjrt.tensor.checks.refusals import CHECKED, refusing
-    from torch_pjrt.tensor.kernels import attention, composites
+    from torch_pjrt.tensor.kernels import attention, attention_batched, composites
     from torch_pjrt.tensor.padding import calls  # noqa: F401  what records calls has it from then on
     from torch_pjrt.tensor.recording import metas
     from torch_pjrt.tensor.recording.kernel_source import kernel_of
@@ -155,6 +156,10 @@ def _register_all() -> None:
         if op._schema.name + _dotted(op) not in already:
             library.impl(op, _at_once_if_asked(refusing(op, kernel)), KEY)
     _register_above_autograd({**attention.ABOVE_AUTOGRAD, **composites.ABOVE_AUTOGRAD})
+    with warnings.catch_warnings():  # it stands in the place of PyTorch's, for other devices too
+        warnings.filterwarnings("ignore", "Warning only once for all operators")
+        for op, kernel in attention_batched.BATCHED.items():
+            library.impl(op, kernel, attention_batched.KEY)
     for op, key, kernel in operators.kernels():
         library.impl(op, kernel, key)
     for op, meta in metas.missing().items():
