@@ -137,9 +137,8 @@ def _product_of_patches(
         part = lax.slice(last, [0, *begin, 0], [batch, *end, channels], [1, *stride, 1])
         parts.append(part.reshape(batch, *sizes, groups, inner))
     n_positions = math.prod(kernel)
-    rows = weight.reshape(
-        groups, -1, inner, n_positions
-    )  # groups, channels of each, inner, positions
+    # Groups, channels of each, inner, positions.
+    rows = weight.reshape(groups, -1, inner, n_positions)
     if (
         inner == 1 and groups > 1
     ):  # products of single numbers, which are added up where they are made

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 def unknown_arguments(op: Any, lowering: Lowering) -> list[Any]:
     """Those of the operator's schema that its rule does not take."""
     known = _parameters(lowering)
-    by_place = [p for p in known if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    by_position = [p for p in known if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     names = {p.name for p in known}
     takes_all = {p.kind for p in known}
-    n_places = len(by_place) - bool(lowering.random)
+    n_positional = len(by_position) - bool(lowering.random)
     unknown = []
     placed = [a for a in op._schema.arguments if not a.kwarg_only]
     if inspect.Parameter.VAR_POSITIONAL not in takes_all:
-        unknown += placed[n_places:]
+        unknown += placed[n_positional:]
     if inspect.Parameter.VAR_KEYWORD not in takes_all:
         unknown += [a for a in op._schema.arguments if a.kwarg_only and a.name not in names]
     return unknown
@@ -45,9 +45,9 @@ def known_arguments(
         return None
     placed = [a.name for a in op._schema.arguments if not a.kwarg_only]
     first = 1 if lowering.random else 0
-    by_place = dict(zip(placed, args[first:], strict=False))
+    by_position = dict(zip(placed, args[first:], strict=False))
     for name, argument in unknown.items():
-        given = by_place.get(name, kwargs.get(name, argument.default_value))
+        given = by_position.get(name, kwargs.get(name, argument.default_value))
         if given is not argument.default_value and repr(given) != repr(argument.default_value):
             raise LoweringError(
                 f"The rule of `{op}` ({lowering.where}) does not know its argument `{name}`.",
@@ -55,7 +55,7 @@ def known_arguments(
                 expected=f"{argument.default_value}, as it is by default",
                 hint="the rule was written for an earlier PyTorch: is there a newer version of its package?",
             )
-    kept = [x for name, x in by_place.items() if name not in unknown]
+    kept = [x for name, x in by_position.items() if name not in unknown]
     return [*args[:first], *kept], {k: x for k, x in kwargs.items() if k not in unknown}
 
 

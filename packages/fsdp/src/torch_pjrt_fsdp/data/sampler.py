@@ -158,8 +158,8 @@ class GlobalBatchSampler(Sampler[list[int]]):
         rows = np.arange(own.start, own.stop)
         while (left := (self.size - position) // size) > 0:
             n = min(max(_AT_ONCE // len(rows), 1), left)
-            places = position + (np.arange(n) * size)[:, None] + rows
-            for indices in _at(order, places.ravel()).reshape(n, -1).tolist():
+            positions = position + (np.arange(n) * size)[:, None] + rows
+            for indices in _at(order, positions.ravel()).reshape(n, -1).tolist():
                 position += size
                 yield position, indices
         yield from self._rest(order, size, position)
@@ -174,8 +174,8 @@ class GlobalBatchSampler(Sampler[list[int]]):
         if self.last == "short" and left < self.shard.world_size:
             return  # in all processes alike, so that they go on together
         own = self.shard.rows(size if self.last == "pad" else left)
-        places = (position + np.arange(own.start, own.stop)) % self.size
-        yield self.size, _at(order, places).tolist()
+        positions = (position + np.arange(own.start, own.stop)) % self.size
+        yield self.size, _at(order, positions).tolist()
 
     def _varying(
         self, order: Permutation | None, budget: Budget, position: int
@@ -263,8 +263,8 @@ class IndexBatches(Iterator[list[int]]):
         return self._sampler.begun is self
 
 
-def _at(order: Permutation | None, places: NDArray[np.int64]) -> NDArray[np.int64]:
-    return places if order is None else order.at(places)
+def _at(order: Permutation | None, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+    return positions if order is None else order.at(positions)
 
 
 def _within(state: Any) -> Any:

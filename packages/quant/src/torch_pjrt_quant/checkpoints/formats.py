@@ -49,12 +49,12 @@ def gptq(tensors: Tensors, sizes: Sizes, config: Mapping[str, Any]) -> Quantized
     more = 0 if config.get("checkpoint_format") == "gptq_v2" else 1
     zero = (_halves(tensors["qzeros"], 1).T + more).contiguous()
     group = columns // scale.shape[1]
-    places = tensors.get("g_idx")
+    group_of = tensors.get("g_idx")
     plain = torch.arange(columns) // group
-    if places is None or torch.equal(places.cpu().long(), plain):
+    if group_of is None or torch.equal(group_of.cpu().long(), plain):
         return Int4Linear(*sizes, (packing.pack(numbers, group), scale, zero))
-    order = places.cpu().long().argsort(stable=True)
-    if not torch.equal(places.cpu().long()[order], plain):
+    order = group_of.cpu().long().argsort(stable=True)
+    if not torch.equal(group_of.cpu().long()[order], plain):
         raise ValueError("its groups (`g_idx`) are not all of one size")
     packed = packing.pack(numbers[:, order.to(numbers.device)], group)
     return OrderedInt4Linear(*sizes, (packed, scale, zero), order=order.to(numbers.device))
@@ -94,8 +94,8 @@ def _packed(tensors: Tensors, sizes: Sizes) -> QuantizedLinear:
     words = tensors["weight_packed"]
     if words.shape[1] * 8 != columns:
         raise ValueError(f"{words.shape[1]} words for {columns} columns: not four bits a number")
-    if (places := tensors.get("weight_g_idx")) is not None and bool((places < 0).any()):
-        places = None
+    if (group_of := tensors.get("weight_g_idx")) is not None and bool((group_of < 0).any()):
+        group_of = None
     scale = tensors["weight_scale"].float().view(n_rows, -1)
     zero = tensors.get("weight_zero_point")
     if zero is not None:
@@ -103,9 +103,9 @@ def _packed(tensors: Tensors, sizes: Sizes) -> QuantizedLinear:
         zero = _halves(zero, 0)[:n_rows] if is_packed else packing.from_middle(zero)
     group = columns // scale.shape[1]
     numbers = _halves(words, 1)
-    if places is None or torch.equal(places.cpu().long(), torch.arange(columns) // group):
+    if group_of is None or torch.equal(group_of.cpu().long(), torch.arange(columns) // group):
         return Int4Linear(*sizes, (packing.pack(numbers, group), scale, zero))
-    order = places.long().argsort(stable=True)
+    order = group_of.long().argsort(stable=True)
     packed = packing.pack(numbers[:, order], group)
     return OrderedInt4Linear(*sizes, (packed, scale, zero), order=order)
 
@@ -183,8 +183,8 @@ def bitsandbytes(tensors: Tensors, sizes: Sizes, config: Mapping[str, Any]) -> Q
     if "weight.nested_absmax" in tensors:
         within = tensors["weight.nested_quant_map"].float()[absmax.long()].flatten()
         factor = tensors["weight.nested_absmax"].float()
-        places = torch.arange(len(within), device=within.device) // state["nested_blocksize"]
-        absmax = within * factor[places] + state["nested_offset"]
+        blocks = torch.arange(len(within), device=within.device) // state["nested_blocksize"]
+        absmax = within * factor[blocks] + state["nested_offset"]
     flat = tensors["weight"].flatten()
     numbers = torch.stack([flat >> 4, flat & 15], -1).view(n_rows, columns)
     scale = absmax.float().view(n_rows, columns // size)

@@ -37,10 +37,10 @@ def arange(out: ResultSpec, *bounds: Any, **kwargs: Any) -> Array:
     start = bounds[0] if len(bounds) > 1 else 0
     step = bounds[2] if len(bounds) > 2 else kwargs.get("step", 1)
     if jnp.issubdtype(out.dtype, jnp.floating):
-        places = lax.iota(jnp.float64, out.shape[0])
+        positions = lax.iota(jnp.float64, out.shape[0])
     else:
-        places = lax.iota(jnp.int64, out.shape[0])
-    return (number_of(start) + places * number_of(step)).astype(out.dtype)
+        positions = lax.iota(jnp.int64, out.shape[0])
+    return (number_of(start) + positions * number_of(step)).astype(out.dtype)
 
 
 @rule(aten.where.self)
@@ -127,9 +127,9 @@ def _is_mask(index: Array | None) -> TypeGuard[Array]:
 
 
 def _numbered(x: Array, indices: Sequence[Array | None], values: Array) -> list[Array | None]:
-    """Indices with the places where a mask is True instead of the mask.
+    """Indices with the positions where a mask is True instead of the mask.
 
-    How many places there are is said by the size of `values`, or else of the other indices. Where neither has
+    How many there are is said by the size of `values`, or else of the other indices. Where neither has
     one, there are as many as the mask has elements: those that are too many lie outside of `x`, where nothing
     is written.
     """
@@ -151,8 +151,8 @@ def _numbered(x: Array, indices: Sequence[Array | None], values: Array) -> list[
         outside = x.shape[dim : dim + index.ndim]
         count = known[0] if known else index.size
         one = jnp.sum(index != 0) == 1  # which goes with each of the others
-        for places in jnp.nonzero(index, size=count, fill_value=tuple(map(number_of, outside))):
-            result.append(jnp.where(one, places[:1], places) if known else places)
+        for positions in jnp.nonzero(index, size=count, fill_value=tuple(map(number_of, outside))):
+            result.append(jnp.where(one, positions[:1], positions) if known else positions)
     return result
 
 
@@ -193,15 +193,15 @@ def sort(
     if dims and isinstance(dims[0], int) and not isinstance(dims[0], bool):
         dim, *rest = dims
         descending = rest[0] if rest else descending
-    places = (
+    positions = (
         lax.broadcasted_iota(jnp.int64, x.shape, dim % max(x.ndim, 1))
         if x.ndim
         else jnp.zeros((), jnp.int64)
     )
     if not x.ndim:
-        return x, places
+        return x, positions
     # Descending and stable: the order of the reversed array, reversed.
-    turned = [lax.rev(a, [dim % x.ndim]) if descending else a for a in (x, places)]
+    turned = [lax.rev(a, [dim % x.ndim]) if descending else a for a in (x, positions)]
     values, order = lax.sort(turned, dimension=dim % x.ndim, is_stable=True, num_keys=1)
     if descending:
         values, order = (lax.rev(a, [dim % x.ndim]) for a in (values, order))

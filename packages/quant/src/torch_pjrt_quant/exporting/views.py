@@ -162,8 +162,8 @@ def strided(
     """
     numbers = (*shape, *stride, first, *fake.shape, *fake.stride(), fake.storage_offset())
     if all(isinstance(n, int) for n in numbers):
-        wanted = _places(shape, stride, first)
-        own = _places(fake.shape, fake.stride(), fake.storage_offset()).reshape(-1)
+        wanted = _positions(shape, stride, first)
+        own = _positions(fake.shape, fake.stride(), fake.storage_offset()).reshape(-1)
         order = np.argsort(own, kind="stable")
         near = np.searchsorted(own, wanted, sorter=order).clip(max=max(own.size - 1, 0))
         if wanted.size and (not own.size or (own[order[near]] != wanted).any()):
@@ -179,14 +179,14 @@ def strided(
     return jnp.broadcast_to(x.reshape(-1)[positions], shape)
 
 
-def _places(shape: Sequence[Any], stride: Sequence[Any], first: Any) -> Any:
+def _positions(shape: Sequence[Any], stride: Sequence[Any], first: Any) -> Any:
     """Where in memory each element lies."""
-    places = np.full(tuple(shape), first, np.int64)
+    positions = np.full(tuple(shape), first, np.int64)
     for n, (length, step) in enumerate(zip(shape, stride, strict=True)):
-        places += (np.arange(length) * step).reshape(
+        positions += (np.arange(length) * step).reshape(
             [-1 if d == n else 1 for d in range(len(shape))]
         )
-    return places
+    return positions
 
 
 @rule(aten.view_as_real.default)

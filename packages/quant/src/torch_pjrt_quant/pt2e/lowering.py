@@ -262,13 +262,13 @@ def _embedding(at: _Lowering) -> Node | None:
     weight = at.weight("weight")
     if weight is None:
         return None
-    small, places = weight[0], at.given["indices"]
-    rows = at.call(aten.embedding.default, small.numbers, places)
+    small, indices = weight[0], at.given["indices"]
+    rows = at.call(aten.embedding.default, small.numbers, indices)
     wide = at.call(aten.to.dtype, rows, torch.float32)
     if small.scale.ndim == 0:
         return at.call(aten.mul.Tensor, wide, float(small.scale))
     scale = at.constant(small.scale.float()[:, None])
-    return at.call(aten.mul.Tensor, wide, at.call(aten.embedding.default, scale, places))
+    return at.call(aten.mul.Tensor, wide, at.call(aten.embedding.default, scale, indices))
 
 
 _REWRITES: dict[Any, Callable[[_Lowering], Node | None]] = {

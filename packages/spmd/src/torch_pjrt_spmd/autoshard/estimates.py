@@ -84,7 +84,7 @@ def _gradients(built: Built, choice: np.ndarray) -> Iterator[tuple[str, tuple[En
 def _values(built: Built, choice: np.ndarray) -> PlannedValues:
     """How values lie that products or exchanges make, or that are in memory; and who takes one otherwise."""
     graph = built.recorded.graph
-    places = {v: i for i, node in enumerate(graph.nodes) for v in node.outputs}
+    positions = {v: i for i, node in enumerate(graph.nodes) for v in node.outputs}
     kept = built.lifetimes.stored | set(built.recorded.updated.values())
     known: dict[tuple[object, Layout], tuple[Entry, ...] | None] = {}
     made: dict[int, tuple[Entry, ...]] = {}
@@ -108,9 +108,9 @@ def _values(built: Built, choice: np.ndarray) -> PlannedValues:
             of_base = spec_of_value(base, built.views.on_base(wanted, v))
             spec = spec_of_value(v, wanted)
             if of_base is not None:
-                taken[places[op.outputs[0]], v] = base, of_base
+                taken[positions[op.outputs[0]], v] = base, of_base
             elif spec is not None:
-                taken[places[op.outputs[0]], v] = v, spec
+                taken[positions[op.outputs[0]], v] = v, spec
         is_computed = op.letters.is_heavy or strategy.exchanges
         for v, layout in zip(op.outputs, strategy.outputs, strict=True):
             if built.operators.specs[v].shape and (is_computed or v in kept):

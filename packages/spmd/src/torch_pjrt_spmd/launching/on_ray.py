@@ -68,8 +68,8 @@ def launch_on_ray(
             "TORCHELASTIC_RESTART_COUNT": str(attempt),
             "TORCHELASTIC_MAX_RESTARTS": str(max_restarts),
         }
-        with _places(num_workers, wanted, one_per_host, place_timeout) as places:
-            done = _attempt(places, num_workers, wanted, call, variables)
+        with _placements(num_workers, wanted, one_per_host, place_timeout) as placements:
+            done = _attempt(placements, num_workers, wanted, call, variables)
         if isinstance(done, list):
             return done
         if attempt >= max_restarts:
@@ -89,7 +89,7 @@ def _ray() -> Any:
 
 
 @contextlib.contextmanager
-def _places(
+def _placements(
     count: int, resources: dict[str, float], one_per_host: bool, timeout: float
 ) -> Iterator[Any]:
     """A place for each process, which are given back at the end."""
@@ -97,9 +97,9 @@ def _places(
     from ray.util.placement_group import placement_group, remove_placement_group  # pyright: ignore[reportMissingImports]
 
     strategy = "STRICT_SPREAD" if one_per_host and count > 1 else "PACK"
-    places = placement_group([dict(resources)] * count, strategy=strategy)
+    placements = placement_group([dict(resources)] * count, strategy=strategy)
     try:
-        if not places.wait(timeout):
+        if not placements.wait(timeout):
             raise LaunchError(
                 "The Ray cluster has no place for the processes.",
                 saw=f"{len(ray.nodes())} hosts with {ray.cluster_resources()} together",
@@ -107,13 +107,17 @@ def _places(
                 + (", each on a host of its own" if one_per_host else ""),
                 hint="`one_per_host=False` lets a host have several" if one_per_host else None,
             )
-        yield places
+        yield placements
     finally:
-        remove_placement_group(places)
+        remove_placement_group(placements)
 
 
 def _attempt(
-    places: Any, count: int, resources: dict[str, float], call: bytes, variables: Mapping[str, str]
+    placements: Any,
+    count: int,
+    resources: dict[str, float],
+    call: bytes,
+    variables: Mapping[str, str],
 ) -> list[Any] | Failure:
     """What each process returned, or the first failure."""
     ray = _ray()
@@ -130,7 +134,7 @@ def _attempt(
     workers = [
         actor.options(
             scheduling_strategy=PlacementGroupSchedulingStrategy(
-                placement_group=places, placement_group_bundle_index=bundle
+                placement_group=placements, placement_group_bundle_index=bundle
             )
         ).remote()
         for bundle in range(count)

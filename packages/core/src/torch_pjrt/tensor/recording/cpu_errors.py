@@ -127,12 +127,12 @@ def _tried(
             return flat.as_strided(t.shape, t.stride())
 
         try:
-            trial_args = mapped(args, filled)
-            trial_kwargs = {k: mapped(v, filled) for k, v in kwargs.items()}
-            if "device" in trial_kwargs:
-                trial_kwargs["device"] = torch.device("cpu")
+            filled_args = mapped(args, filled)
+            filled_kwargs = {k: mapped(v, filled) for k, v in kwargs.items()}
+            if "device" in filled_kwargs:
+                filled_kwargs["device"] = torch.device("cpu")
             with torch.random.fork_rng(devices=[]):
-                op(*trial_args, **trial_kwargs)
+                op(*filled_args, **filled_kwargs)
         except _TooLarge:
             raise
         except Exception as refused:

@@ -21,11 +21,11 @@ class Arrays(NamedTuple):
     tables: np.ndarray  # `NEVER` where forbidden
     near_begins: np.ndarray  # int64 [variables + 1]
     near: np.ndarray  # int64 [2 edges]: the edges of each variable, those to lower variables first
-    message_places: np.ndarray  # int64 [edges, 2]: where the messages to its two ends begin
+    message_positions: np.ndarray  # int64 [edges, 2]: where the messages to its two ends begin
     limits: np.ndarray
     member_offsets: np.ndarray
     member_spans: np.ndarray
-    member_places: np.ndarray
+    member_positions: np.ndarray
     usages: np.ndarray
 
 
@@ -44,18 +44,18 @@ def arrays_of(core: Core) -> Arrays:
         tables=np.where(core.tables >= FORBIDDEN, NEVER, core.tables.astype(np.float64)),
         near_begins=np.concatenate([[0], np.cumsum(degrees)]).astype(np.int64),
         near=(order // 2).astype(np.int64),
-        message_places=messages[:-1].reshape(edges, 2).copy(),
+        message_positions=messages[:-1].reshape(edges, 2).copy(),
         limits=core.limits.astype(np.float64),
         member_offsets=core.member_offsets,
         member_spans=core.member_spans,
-        member_places=core.member_places,
+        member_positions=core.member_positions,
         usages=core.usages.astype(np.float64),
     )
 
 
 @compiled
 def price_costs(arrays: Arrays, prices: np.ndarray) -> np.ndarray:
-    """What the memory of each strategy costs at a price for each checkpoint; float64 [places]."""
+    """What the memory of each strategy costs at a price for each checkpoint; float64 [positions]."""
     cumulated = np.zeros(len(prices) + 1)
     for t in range(len(prices)):
         cumulated[t + 1] = cumulated[t] + prices[t]
@@ -66,7 +66,7 @@ def price_costs(arrays: Arrays, prices: np.ndarray) -> np.ndarray:
         for m in range(arrays.member_offsets[v], arrays.member_offsets[v + 1]):
             price = cumulated[arrays.member_spans[m, 1]] - cumulated[arrays.member_spans[m, 0]]
             if price > 0:
-                position = arrays.member_places[m]
+                position = arrays.member_positions[m]
                 for k in range(size):
                     costs[begin + k] += price * arrays.usages[position + k]
     return costs
@@ -79,7 +79,7 @@ def usage_of(arrays: Arrays, choice: np.ndarray) -> np.ndarray:
     usage = np.zeros(checkpoints + 1)
     for v in range(len(arrays.offsets) - 1):
         for m in range(arrays.member_offsets[v], arrays.member_offsets[v + 1]):
-            used = arrays.usages[arrays.member_places[m] + choice[v]]
+            used = arrays.usages[arrays.member_positions[m] + choice[v]]
             usage[arrays.member_spans[m, 0]] += used
             usage[arrays.member_spans[m, 1]] -= used
     for t in range(1, checkpoints):

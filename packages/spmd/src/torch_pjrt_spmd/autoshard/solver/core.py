@@ -21,7 +21,7 @@ NEVER = 1e30  # what a forbidden pair costs, in floats
 class Core:
     names: np.ndarray  # int64 [variables]: the node that each keeps
     offsets: np.ndarray  # int64 [variables + 1]
-    costs: np.ndarray  # int64 [places]
+    costs: np.ndarray  # int64 [positions]
     ends: np.ndarray  # int64 [edges, 2]: variables (v, w), v < w
     edge_tables: np.ndarray  # int64 [edges]: where the edge's table begins in `tables`
     tables: np.ndarray  # int64 [entries]: row-major, rows for v
@@ -30,7 +30,7 @@ class Core:
     checkpoints: np.ndarray  # int64 [checkpoints]: their times
     member_offsets: np.ndarray  # int64 [variables + 1]: the members of each variable
     member_spans: np.ndarray  # int64 [members, 2]: checkpoints [a, b) at which the member lives
-    member_places: np.ndarray  # int64 [members]: where its usages begin in `usages`
+    member_positions: np.ndarray  # int64 [members]: where its usages begin in `usages`
     usages: np.ndarray  # int64: for each member, the usage with each strategy of its variable
 
     @property
@@ -68,7 +68,7 @@ class Core:
     def usage(self, choice: np.ndarray) -> np.ndarray:
         """The memory that the variables use at each checkpoint; int64."""
         of_member = np.repeat(np.arange(self.variables), np.diff(self.member_offsets))
-        used = self.usages[self.member_places + choice[of_member]]
+        used = self.usages[self.member_positions + choice[of_member]]
         changes = np.zeros(len(self.limits) + 1, np.int64)
         np.add.at(changes, self.member_spans[:, 0], used)
         np.add.at(changes, self.member_spans[:, 1], -used)
@@ -117,7 +117,7 @@ def core_of(problem: Problem, contraction: Contraction) -> Core:
         checkpoints=checkpoints,
         member_offsets=np.concatenate([[0], np.cumsum(per_variable)]).astype(np.int64),
         member_spans=np.array([member[1:3] for member in members], np.int64).reshape(-1, 2),
-        member_places=np.array(_begins([len(member[3]) for member in members]), np.int64),
+        member_positions=np.array(_begins([len(member[3]) for member in members]), np.int64),
         usages=_joined([member[3] for member in members]),
     )
 
@@ -171,7 +171,7 @@ def _not_implied(
     spans = np.array([key[1:] for key in raw], np.int64).reshape(-1, 2)
     begun = np.cumsum(np.bincount(spans[:, 0], minlength=times))  # by then
     ended = np.cumsum(np.bincount(spans[:, 1], minlength=times))
-    kept: list[int] = []  # a stack of places in `binds`
+    kept: list[int] = []  # a stack of positions in `binds`
     for at, time in enumerate(binds.tolist()):
         while kept and begun[time] >= 0:
             last = binds[kept[-1]]

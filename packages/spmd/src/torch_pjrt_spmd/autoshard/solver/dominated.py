@@ -19,7 +19,7 @@ EXACT = 2.0**50  # sums of smaller numbers are exact in floats
 
 
 def instead(core: Core, until: float = np.inf) -> np.ndarray:
-    """For each place the one of the strategy to take instead (int64 [places]): itself, if none dominates it.
+    """For each position that of the strategy to take instead (int64 [positions]): itself, if none dominates.
 
     until   a time of `time.monotonic` after which variables are left as they are.
     """
@@ -38,7 +38,7 @@ def instead(core: Core, until: float = np.inf) -> np.ndarray:
         begin = int(core.offsets[v])
         ok = np.ones((n, n), bool)  # [b, a]: b may be taken instead of a
         for m in range(core.member_offsets[v], core.member_offsets[v + 1]):
-            used = core.usages[core.member_places[m] : core.member_places[m] + n]
+            used = core.usages[core.member_positions[m] : core.member_positions[m] + n]
             ok &= used[:, None] <= used[None, :]
         np.fill_diagonal(ok, False)
         if not ok.any():

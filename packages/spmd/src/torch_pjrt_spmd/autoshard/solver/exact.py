@@ -118,6 +118,6 @@ def _usages(core: Core, v: int) -> np.ndarray:
     used = np.zeros((size, len(core.limits)), np.int64)
     for m in range(core.member_offsets[v], core.member_offsets[v + 1]):
         a, b = core.member_spans[m]
-        position = core.member_places[m]
+        position = core.member_positions[m]
         used[:, a:b] += core.usages[position : position + size, None]
     return used

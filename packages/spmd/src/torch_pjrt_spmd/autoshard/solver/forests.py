@@ -76,7 +76,7 @@ def choose(
     arrays: Arrays, size: int, members: np.ndarray, parents: np.ndarray, links: np.ndarray,
     positions: np.ndarray, sums: np.ndarray, chosen: np.ndarray,
 ) -> None:  # fmt: skip
-    """The best choice of a tree; `sums`, from `places[i]` on what each variable costs, are changed."""
+    """The best choice of a tree; `sums`, from `positions[i]` on what each variable costs, are changed."""
     for i in range(size - 1, 0, -1):
         begin, own = positions[i], positions[i + 1] - positions[i]
         parent = positions[parents[i]]

@@ -36,8 +36,8 @@ class PlainStart:
         of_member = np.repeat(np.arange(core.variables), np.diff(core.member_offsets))
         counts = self.sizes[of_member]
         firsts = np.repeat(core.offsets[of_member] - np.cumsum(counts) + counts, counts)
-        self._counts, self._places = counts, firsts + np.arange(int(counts.sum()))
-        usages = np.repeat(core.member_places - np.cumsum(counts) + counts, counts)
+        self._counts, self._positions = counts, firsts + np.arange(int(counts.sum()))
+        usages = np.repeat(core.member_positions - np.cumsum(counts) + counts, counts)
         self._usages = core.usages[usages + np.arange(int(counts.sum()))].astype(float)
         self._first: dict[int, None] = {}  # whose turn comes first
         self._prices = np.zeros(len(core.limits))
@@ -92,9 +92,9 @@ class PlainStart:
         return int(own.argmin())
 
     def _memory_costs(self) -> np.ndarray:
-        """What the memory of each strategy costs at the prices; float64 [places]."""
+        """What the memory of each strategy costs at the prices; float64 [positions]."""
         core = self.core
         cumulated = np.concatenate([[0.0], np.cumsum(self._prices)])
         of_members = cumulated[core.member_spans[:, 1]] - cumulated[core.member_spans[:, 0]]
         costs = np.repeat(of_members, self._counts) * self._usages
-        return np.bincount(self._places, costs, len(core.costs))
+        return np.bincount(self._positions, costs, len(core.costs))

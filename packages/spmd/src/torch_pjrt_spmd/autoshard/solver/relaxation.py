@@ -71,7 +71,7 @@ class Relaxation:
             self._move(bound, known)
 
     def useless(self, known: float) -> np.ndarray:
-        """Strategies that every choice costs more than `known` with; bool [places]."""
+        """Strategies that every choice costs more than `known` with; bool [positions]."""
         arrays = self.arrays
         costs = arrays.costs + price_costs(arrays, self.prices)
         bound = -np.inf

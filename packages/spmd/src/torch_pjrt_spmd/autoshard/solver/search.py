@@ -23,7 +23,7 @@ def search(
 ) -> tuple[float, float]:  # fmt: skip
     """Choose `rounds` trees of up to `most` variables anew.
 
-    `prices` are the costs of the places' memory (`price_costs`). `choice` and its `usage`, which must be
+    `prices` are the costs of the positions' memory (`price_costs`). `choice` and its `usage`, which must be
     within the limits, go on from tree to tree; a change that costs more is taken with the chance
     exp(-more / warmth). `best` is the cheapest choice met. Returns how much more than `choice` at the start
     the last and the best cost.
@@ -90,7 +90,7 @@ def search(
                 ):
                     for x in range(extras):
                         if arrays.member_spans[m, 0] <= extra_at[x] < arrays.member_spans[m, 1]:
-                            used = arrays.member_places[m]
+                            used = arrays.member_positions[m]
                             for at in range(positions[i], positions[i + 1]):
                                 sums[at] += extra[x] * arrays.usages[used + at - positions[i]]
             value_of_old, value = 0.0, 0.0
@@ -105,7 +105,7 @@ def search(
                 value += share * prices[begin + chosen[i]]
                 value_of_old += share * prices[begin + old[i]]
                 for m in range(arrays.member_offsets[v], arrays.member_offsets[v + 1]):
-                    position = arrays.member_places[m]
+                    position = arrays.member_positions[m]
                     more = arrays.usages[position + chosen[i]] - arrays.usages[position + old[i]]
                     if more != 0:
                         a, b = arrays.member_spans[m, 0], arrays.member_spans[m, 1]

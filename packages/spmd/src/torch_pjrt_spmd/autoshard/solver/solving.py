@@ -102,11 +102,11 @@ class _Work:
         for _ in range(ROUNDS):
             if self.clock.left() < 5 * self._took:
                 return
-            places = instead(self.core, time.monotonic() + 0.05 * self.clock.left())
-            gone = places != np.arange(len(places))
+            positions = instead(self.core, time.monotonic() + 0.05 * self.clock.left())
+            gone = positions != np.arange(len(positions))
             if gone.mean() < WORTH_DROPPING if len(gone) else True:
                 return
-            self._without(gone, places)
+            self._without(gone, positions)
 
     def search(self, workers: int, seed: int) -> None:
         """Until the time is up, or the best is proven."""
@@ -156,14 +156,14 @@ class _Work:
                 incumbent.offer(nearest)
             incumbent.is_impossible = True
 
-    def _without(self, gone: np.ndarray, places: np.ndarray) -> None:
-        """Go on without these strategies (bool [places]); of a choice, `places` are taken instead."""
+    def _without(self, gone: np.ndarray, positions: np.ndarray) -> None:
+        """Go on without these strategies (bool [positions]); of a choice, `positions` are taken instead."""
         began = time.monotonic()
         core, contraction = self.core, self.contraction
         nodes: np.ndarray | None = None
         self.best()
         if self.incumbent.choice is not None:
-            chosen = places[core.offsets[:-1] + self.incumbent.choice] - core.offsets[:-1]
+            chosen = positions[core.offsets[:-1] + self.incumbent.choice] - core.offsets[:-1]
             nodes = with_strategies(contraction, chosen.tolist())
             gone = gone.copy()
             gone[core.offsets[:-1] + chosen] = False  # rounding may have called one of them useless
@@ -190,7 +190,7 @@ def _run(
 ) -> np.ndarray | None:
     """Relax and search, until time is up, or so many strategies are useless that to go on without them pays.
 
-    Gives those (bool [places]), or None.
+    Gives those (bool [positions]), or None.
     """
     found: list[np.ndarray] = []
     ended = threading.Semaphore(0)

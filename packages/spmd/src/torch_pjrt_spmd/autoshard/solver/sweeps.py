@@ -19,7 +19,7 @@ def forth(
 ) -> None:
     """Send messages to later variables, and write a choice.
 
-    `costs` are those of the places; `weights[v]` is one over the most edges that v has to one side.
+    `costs` are those of the positions; `weights[v]` is one over the most edges that v has to one side.
     """
     largest = 0
     for v in range(len(arrays.offsets) - 1):
@@ -34,12 +34,12 @@ def forth(
         for at in range(arrays.near_begins[v], arrays.near_begins[v + 1]):
             e = arrays.near[at]
             if arrays.ends[e, 0] == v:
-                into = arrays.message_places[e, 0]
+                into = arrays.message_positions[e, 0]
                 for k in range(size):
                     own[k] += messages[into + k]
                     given[k] += messages[into + k]
             else:
-                into = arrays.message_places[e, 1]
+                into = arrays.message_positions[e, 1]
                 row = arrays.edge_tables[e] + choice[arrays.ends[e, 0]] * size
                 for k in range(size):
                     own[k] += messages[into + k]
@@ -55,7 +55,7 @@ def forth(
                 continue
             w = arrays.ends[e, 1]
             others = arrays.offsets[w + 1] - arrays.offsets[w]
-            into, to = arrays.message_places[e, 0], arrays.message_places[e, 1]
+            into, to = arrays.message_positions[e, 0], arrays.message_positions[e, 1]
             for k in range(size):
                 out[k] = weights[v] * own[k] - messages[into + k]
             for j in range(others):
@@ -80,7 +80,7 @@ def back(
     """Send messages to earlier variables; a lower bound on the sum of `costs` and tables.
 
     `excess` is written: by how much any choice with this strategy exceeds the bound that the sweep before
-    gave at the same costs; float64 [places].
+    gave at the same costs; float64 [positions].
     """
     largest = 0
     for v in range(len(arrays.offsets) - 1):
@@ -94,7 +94,7 @@ def back(
             own[k] = costs[begin + k]
         for at in range(arrays.near_begins[v], arrays.near_begins[v + 1]):
             e = arrays.near[at]
-            into = arrays.message_places[e, 0 if arrays.ends[e, 0] == v else 1]
+            into = arrays.message_positions[e, 0 if arrays.ends[e, 0] == v else 1]
             for k in range(size):
                 own[k] += messages[into + k]
         least = np.inf
@@ -110,7 +110,7 @@ def back(
                 continue
             w = arrays.ends[e, 0]
             others = arrays.offsets[w + 1] - arrays.offsets[w]
-            into, to = arrays.message_places[e, 1], arrays.message_places[e, 0]
+            into, to = arrays.message_positions[e, 1], arrays.message_positions[e, 0]
             for k in range(size):
                 out[k] = weights[v] * own[k] - messages[into + k]
             least = np.inf

@@ -191,9 +191,9 @@ def sharding_text(t: torch.Tensor) -> str:
     return re.sub(r"(?<=\])[\d,]+", lambda found: _chips_at(found[0], chips), listed)
 
 
-def _chips_at(places: str, chips: list[int]) -> str:
-    """The numbers of the chips at those places of the mesh."""
-    return ",".join(str(chips[int(place)]) for place in places.split(","))
+def _chips_at(positions: str, chips: list[int]) -> str:
+    """The numbers of the chips at those positions of the mesh."""
+    return ",".join(str(chips[int(position)]) for position in positions.split(","))
 
 
 def _listed(found: re.Match[str]) -> str:
