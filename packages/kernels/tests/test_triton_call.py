@@ -114,6 +114,26 @@ def test_heuristics_within_an_autotuned_kernel_see_its_configuration() -> None:
     assert launch.parameters[3] == (256.0, "fp32")
 
 
+def test_heuristics_within_an_autotuned_kernel_see_arrays_but_no_values() -> None:
+    def of_array(arguments: Any) -> float:
+        x = arguments["x_ptr"]
+        return float(x.numel() + x.stride(0) + x.shape[-1] + x.element_size())
+
+    def of_values(arguments: Any) -> float:
+        return float(arguments["x_ptr"].max())
+
+    pointers = {name: Pointer(torch.float32, (6, 5)) for name in ("x_ptr", "out_ptr", "y_ptr")}
+
+    def launch(heuristic: Any) -> Any:
+        inner = triton.heuristics({"alpha": heuristic})(kernel())
+        tuned = triton.autotune(configs=configurations(), key=["n"])(inner)
+        return compiled(tuned, {**pointers, "n": 30}, (1,), (9, 0))
+
+    assert launch(of_array).parameters[3] == (30.0 + 5 + 5 + 4, "fp32")
+    with pytest.raises(LoweringError, match=r"(?s)heuristic for `alpha` fails.*no values"):
+        launch(of_values)
+
+
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     torch.zeros(1, device="pjrt")  # starts the device

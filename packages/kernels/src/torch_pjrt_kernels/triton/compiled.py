@@ -33,9 +33,10 @@ class Scalar(NamedTuple):
 
 
 class Pointer(NamedTuple):
-    """An argument that is an array: what the kernel's code depends on."""
+    """An argument that is an array: what the kernel's code depends on, and what heuristics may ask for."""
 
     dtype: torch.dtype
+    shape: tuple[int, ...] | None = None
 
 
 class Launch(NamedTuple):
@@ -81,7 +82,7 @@ def compiled(
         )
         kernel = kernel.fn
     while isinstance(kernel, triton.runtime.Heuristics):
-        arguments.update({name: value(arguments) for name, value in kernel.values.items()})
+        arguments.update(_said_by(kernel, arguments))
         kernel = kernel.fn
     if not isinstance(kernel, triton.JITFunction):
         raise LoweringError(
@@ -131,6 +132,27 @@ def compiled(
         made.metadata.name, made.asm["ptx"], made.asm["ttir"], number, made.metadata.num_warps,
         getattr(made.metadata, "num_ctas", 1), made.metadata.shared, (x, y, z), tuple(parameters),
     )  # fmt: skip
+
+
+def _said_by(kernel: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """What heuristics say of the arguments. Arrays are tensors without values to them."""
+    seen = {
+        name: torch.empty(x.shape, dtype=x.dtype, device="meta")
+        if isinstance(x, Pointer) and x.shape is not None
+        else x
+        for name, x in arguments.items()
+    }
+    found: dict[str, Any] = {}
+    for name, value in kernel.values.items():
+        try:
+            found[name] = value({**seen, **found})
+        except Exception as error:
+            raise LoweringError(
+                f"The heuristic for `{name}` fails, of a kernel that is compiled before it runs.",
+                saw=f"{type(error).__name__}: {error}".partition("\n")[0],
+                hint="it sees shapes and dtypes of arrays, and no values",
+            ) from error
+    return found
 
 
 def _specialized(parameter: Any, value: Any) -> tuple[str, Any]:

@@ -145,7 +145,8 @@ def _recorded(
                 hint=f"pass {name}.contiguous()",
             )
     position = {name: i for i, name in enumerate(tensors)}
-    given = {**kwargs, **constants, **{n: Pointer(x.dtype) for n, x in tensors.items()}}
+    pointers = {name: Pointer(x.dtype, tuple(x.shape)) for name, x in tensors.items()}
+    given = {**kwargs, **constants, **pointers}
     call = Call(
         kernel,
         tuple(given.items()),

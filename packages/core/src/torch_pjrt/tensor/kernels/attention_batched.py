@@ -52,15 +52,13 @@ def scaled_dot_product_attention(
     with torch._C._ExcludeDispatchKeyGuard(_OF_THIS_LEVEL):
         if all(dim is None for dim in at):  # the batch is that of another vmap
             return _OPERATOR(*given, dropout_p, is_causal, **options)
-        *parts, mask = [
-            x if x is None or dim is None else x.movedim(dim, 0)
-            for x, dim in zip(given, at, strict=True)
-        ]
         parts = [
-            x.expand(n, *x.shape) if dim is None else x
-            for x, dim in zip(parts, at[:3], strict=True)
+            x.expand(n, *x.shape) if dim is None else x.movedim(dim, 0)
+            for x, dim in zip(given[:3], at[:3], strict=True)
         ]
+        mask = given[3]
         if mask is not None and at[3] is not None:
+            mask = mask.movedim(at[3], 0)
             mask = mask.reshape(n, *(1,) * (dims + 1 - mask.dim()), *mask.shape[1:])
         out = _OPERATOR(*parts, mask, dropout_p, is_causal, **options)
     return wrap_batched((out,), (0,), level)[0]
