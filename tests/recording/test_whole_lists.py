@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 import torch
 
+import torch_pjrt
 from torch_pjrt.extend import counters
+from torch_pjrt.graph.tape import state
 
 N_CALLS = 12
 SHAPE = (2, 3, 1, 2)
@@ -134,3 +136,15 @@ def test_other_lengths_and_orders_are_other_calls() -> None:
     torch._foreach_addcmul_(xs[1:], ys[1:], ys[:3], [1.0, 2.0, 3.0])
 
     assert [x[0].item() for x in xs] == [20.0, 41.0, 22.0 + 400.0, 33.0 + 1800.0]
+
+
+def test_a_view_in_a_list_is_read_once() -> None:
+    """A list with views in it is a list as others are: nothing is looked at twice, or recorded in vain."""
+    xs = [torch.ones(2, 3, device="pjrt") for _ in range(4)]
+    gradients = [torch.ones(3, 2, device="pjrt").t() for _ in range(4)]
+    torch_pjrt.sync()
+
+    torch._foreach_add_(xs, gradients)
+
+    reads = 4
+    assert len(state.tape.values) == reads + len(xs)

@@ -1,8 +1,8 @@
 """Kernels written out from schemas, for speed.
 
 `record.call` records any call, but spends its time on asking what kind of argument each one is. For the
-common schemas (tensors, numbers and static arguments; one functional result, or one written in place)
-the same steps are written out as Python source. For `add.Tensor` it reads like this:
+common schemas (tensors, numbers and static arguments; one functional result or a tuple of them, or one
+written in place) the same steps are written out as Python source. For `add.Tensor` it reads like this:
 
     def kernel(self, other, *, alpha=1):
         tape = state.tape
@@ -63,12 +63,19 @@ _SEES_CONJ = frozenset(
         aten.vdot.default,
     )
 )
+# Autograd gives it what forward left out, as `None` in place of a tensor.
+_TAKES_NOTHING = frozenset(
+    (aten._scaled_dot_product_fused_attention_overrideable_backward.default,)
+)
 NUMBERS = frozenset((int, float, bool, complex))
 
 
 def kernel_of(op: Any) -> Callable[..., Any]:
     """A kernel for `op`: written out where its schema allows, else `record.call`."""
     plan = plan_of(op)
+    if op in _TAKES_NOTHING:
+        first, *others = plan.arguments
+        plan = replace(plan, arguments=(first, *[_as_optional(a) for a in others]))
     if not _is_fast(plan):
 
         def kernel(*args: Any, **kwargs: Any) -> Any:
@@ -78,12 +85,18 @@ def kernel_of(op: Any) -> Callable[..., Any]:
     return _compiled(plan)
 
 
+def _as_optional(argument: Argument) -> Argument:
+    return replace(argument, type="Optional[Tensor]") if argument.type == "Tensor" else argument
+
+
 def _is_fast(plan: OverloadPlan) -> bool:
     op_arguments = [a.name for a in plan.op._schema.arguments]
     return (
         plan.functional is not None
-        and plan.returns == "tensor"
-        and plan.writes in ((None,), ("self",))
+        and (
+            (plan.returns == "tensor" and plan.writes in ((None,), ("self",)))
+            or (plan.returns == "tuple" and not plan.mutates)
+        )
         and op_arguments == [a.name for a in plan.arguments]
         and all(a.kind in _FAST for a in plan.arguments)
         and any(a.kind is Kind.TENSOR for a in plan.arguments)
@@ -130,6 +143,7 @@ def _compiled(plan: OverloadPlan) -> Callable[..., Any]:
         "state": state,
         "with_number": _compiled(variant) if variant is not None else None,
         "wrap": wrap,
+        "wrapped": record.wrapped,
         **{f"D{i}": a.default for i, a in enumerate(plan.arguments)},
     }
     # It is ours, for who tells our frames from the user's by their file: Dynamo does.
@@ -204,9 +218,9 @@ def source_of(plan: OverloadPlan, static: frozenset[str] | None, *, has_variant:
             shared = f"b0.viewed and ({shared})"
         add(f"    if {shared}: return call(OP, {generic})")
     keys = [_key(i, a, inputs, lines) for i, a in enumerate(arguments)]
-    add(f"    key = ({', '.join(keys)}, default_dtype())")
-    add("    signature = signatures.get(key)")
-    add(f"    if signature is None: signature = learn(key, {generic})")
+    add(f"    pattern = ({', '.join(keys)}, default_dtype())")
+    add("    signature = signatures.get(pattern)")
+    add(f"    if signature is None: signature = learn(pattern, {generic})")
     add(f"    if signature is False: return call(OP, {generic})")
     numbers = [f"v{i}.number if v{i}.tape is tape else tape.take(v{i})" for i, _ in tensors]
     if plan.mutates:
@@ -220,9 +234,15 @@ def source_of(plan: OverloadPlan, static: frozenset[str] | None, *, has_variant:
             present = f"if f{i} is not None: " if a.optional else ""
             add(f"    {present}code += ({number},)")
     add("    if signature.random: code += draw(tape)")
-    add("    spec = signature.outs[0]")
-    add("    pending = tape.values")
-    add("    made = Value(spec, n_values, tape)")
+    is_tuple = plan.returns == "tuple"
+    if is_tuple:
+        add("    outs = signature.outs")
+        add("    made = [Value(spec, n, tape) for n, spec in enumerate(outs, n_values)]")
+        add("    n_made = len(made)")
+    else:
+        add("    spec = signature.outs[0]")
+        add("    pending = tape.values")
+        add("    made = Value(spec, n_values, tape)")
     numbered = [(i, a) for i, a in enumerate(arguments) if a.name in inputs]
     for i, a in numbered:
         add(f"    t{i} = ({_word(a)},)")
@@ -234,8 +254,12 @@ def source_of(plan: OverloadPlan, static: frozenset[str] | None, *, has_variant:
     for i, _ in numbered:
         add(f"    if k{i} is float: tape.floats += t{i}")
         add(f"    elif k{i} is int: tape.ints += t{i}")
-    add("    tape.size = n_values + 1")
-    if plan.mutates:
+    add(f"    tape.size = n_values + {'n_made' if is_tuple else '1'}")
+    if is_tuple:
+        add("    tape.values += made")
+        add("    tape.n_further += n_made - 1")
+        add("    return tuple(wrapped(signature, made, wrap))")
+    elif plan.mutates:
         add("    if not b0.viewed:")
         add("        made.origin = n0 if n0 < 0 else v0.origin")
         add("        b0.value = made")

@@ -311,7 +311,7 @@ def finish(
 ) -> Any:
     """Wrap results as new tensors, or write them to the arguments that the schema says."""
     if not plan.mutates:
-        tensors = _wrapped(signature, values, wrap_sized if plan.is_factory else wrap)
+        tensors = wrapped(signature, values, wrap_sized if plan.is_factory else wrap)
         return tensors[0] if plan.returns == "tensor" else _sequence(plan, tensors)
     targets = _targets(plan, args, kwargs)
     position = 0
@@ -442,11 +442,12 @@ def _refuse_dtype_that_xla_lacks(dtype: torch.dtype) -> None:
         raise UnsupportedError(str(error)) from None
 
 
-def _wrapped(
+def wrapped(
     signature: Signature,
     values: Sequence[Value],
     wrap_one: Callable[[Value, TensorSpec], torch.Tensor],
 ) -> list[Any]:
+    """What a call returns for these values: tensors, and what else its results are: None, a number."""
     tensors: list[Any] = [
         wrap_one(value, spec) for value, spec in zip(values, signature.outs, strict=True)
     ]

@@ -1,7 +1,8 @@
-"""Lists of tensors that look like their buffers, taken as a whole: the parameters of an optimizer's step.
+"""Lists of tensors of this device, taken as a whole: the parameters and gradients of an optimizer's step.
 
-`torch._foreach_*` takes hundreds of tensors a call. Most are of this device and look like what their storage
-holds; then an element costs a look at its buffer, and no element has a slot of its own in the call's key.
+`torch._foreach_*` takes hundreds of tensors a call. Most look like what their storage holds; then an element
+costs a look at its buffer. Of a view (a gradient that was transposed, say) a read is recorded. No element has
+a slot of its own in the call's key.
 """
 
 from __future__ import annotations
@@ -18,18 +19,21 @@ from torch_pjrt.graph.tape import Value, current
 from torch_pjrt.graph.tensor_spec import TensorSpec
 from torch_pjrt.tensor.recording.schema import OverloadPlan
 from torch_pjrt.tensor.storage.buffer import Buffer
+from torch_pjrt.tensor.storage.counts import DATA_DEPENDENT
 from torch_pjrt.tensor.storage.view import look
 
 
 class WholeList:
-    """A list of tensors of this device, each of which looks like its buffer.
+    """A list of tensors of this device.
 
     values, specs, buffers    one of each tensor.
+    has_views     some look otherwise than their buffers do: a result cannot take its buffer's place.
     """
 
-    __slots__ = ("buffers", "specs", "values")
+    __slots__ = ("buffers", "has_views", "specs", "values")
 
     def __init__(self) -> None:
+        self.has_views = False
         self.values: list[Value] = []
         self.specs: list[TensorSpec] = []
         self.buffers: list[Buffer] = []
@@ -45,8 +49,12 @@ def whole_list(given: Sequence[Any]) -> WholeList | None:
         buffer: Any = getattr(tensor.untyped_storage(), "buffer", None)
         if buffer.__class__ is not Buffer or buffer.value is None:
             return None
-        value, spec = look(tensor, buffer) if buffer.viewed else (buffer.value, buffer.spec)
-        if spec is not buffer.spec or spec.is_complex or tensor.is_neg():
+        value, spec = buffer.value, buffer.spec
+        if buffer.viewed:
+            value, spec = look(tensor, buffer)
+            if spec is not buffer.spec:
+                found.has_views = True
+        if spec is DATA_DEPENDENT or spec.is_complex or tensor.is_neg():
             return None
         values.append(value)
         specs.append(spec)
@@ -85,6 +93,8 @@ def store(
     if lists is None or not all(name in lists for name in plan.writes):
         return False
     written = [lists[str(name)] for name in plan.writes]
+    if any(found.has_views for found in written):
+        return False
     specs = [spec for found in written for spec in found.specs]
     if len(specs) != len(signature.outs) or not all(map(_looks_as, signature.outs, specs)):
         return False
