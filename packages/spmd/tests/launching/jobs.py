@@ -134,12 +134,13 @@ def train_by_ray(config: dict[str, Any]) -> None:
 
 
 def failing_alone(folder: str) -> None:
-    """Rank 1 raises while rank 0 waits for it in a collective of the device."""
+    """Rank 1 raises while rank 0 waits for it in a collective of the device; when, is in `FOLDER.raised`."""
     import torch.distributed as dist
 
     Path(folder, os.environ["RANK"]).write_text(f"{os.getpid()}")
     dist.init_process_group("pjrt")
     if dist.get_rank() == 1:
+        Path(f"{folder}.raised").write_text(f"{time.time()}")
         raise KeyError("no such layer")
     dist.all_reduce(torch.ones(2, device="pjrt"))
     torch.ones(2, device="pjrt").cpu()

@@ -17,6 +17,8 @@ from torch_pjrt_spmd.testing.distributed_suite.team import of_all
 
 ALL = (*GAPS, *CHECKOUT_GAPS)
 TESTS = (
+    "test_barrier_timeout_global",  # makes another default group, with a limit of a second
+    "test_ddp_device",
     "test_all_reduce_sum_cuda",
     "test_all_gather_into_cat_tensor_cuda",
     "test_all_to_all_single_equal_split_cuda",
