@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import torch_pjrt
-from torch_pjrt_quant import Float8, Int4, Int8, Nf4, quantize_
+from torch_pjrt_quant import Float8, Int4, Int8, Nf4, operators, quantize_
 from torch_pjrt_quant.linear import Config
 
 ROWS, COLUMNS = 2048, 4096
@@ -51,6 +51,31 @@ def test_a_program_holds_the_small_weight_alone(name, target):
     assert _largest_floats(ahead.text()) <= TILE_BYTES
     # A loop over tiles would copy all of the weight in each step (TPU), or launch kernels in each (GPU).
     assert " while(" not in ahead.text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("spec", [("model", None), (None, "model")])
+def test_weights_that_are_spread_over_chips_stay_there(spec):
+    for package in ("libtpu", "torch_pjrt_spmd"):
+        pytest.importorskip(package, reason="nothing compiles for a mesh of TPUs")
+    spmd = importlib.import_module("torch_pjrt_spmd")
+    mesh = spmd.Mesh((4,), ("model",), target="v5e:2x2")
+
+    def like(*shape: int, of: tuple[str | None, ...], dtype: torch.dtype) -> torch.Tensor:
+        return spmd.mark_sharding(torch.empty(*shape, device="meta", dtype=dtype), mesh, of)
+
+    ahead = torch_pjrt.compile_for(
+        "v5e:2x2",
+        operators.linear_int4,
+        like(1, COLUMNS, of=(None, spec[1]), dtype=torch.bfloat16),
+        like(ROWS, COLUMNS // 2, of=spec, dtype=torch.uint8),
+        like(ROWS, COLUMNS // 128, of=spec, dtype=torch.float32),
+        like(ROWS, COLUMNS // 128, of=spec, dtype=torch.uint8),
+    )
+
+    text = ahead.text()
+    assert not any(f" {name}" in text for name in ("all-gather", "all-to-all"))
+    assert text.count(" all-reduce") == (spec[1] is not None)
 
 
 def _largest_floats(text: str) -> int:

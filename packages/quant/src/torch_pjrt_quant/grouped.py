@@ -7,6 +7,9 @@ apart, and
     a few rows    are spread out, one for each group, with zeros beside it: a product with the numbers as they
                   are, which are widened on their way in, has a sum for each group, and scales come last
     more          are multiplied by parts of the weight, with scales spread over columns
+
+On several chips a few rows go the second way, too: of a weight whose columns are spread, the first would have
+all of it gathered.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from torch_pjrt.extend import program_chips
 from torch_pjrt_quant.packing import NF4
 
 Array = jax.Array
@@ -58,7 +62,7 @@ def nf4_values(numbers: Array) -> Array:
 
 def grouped(x: Array, parts: Sequence[Array], numbers: Numbers) -> Array:
     """`x` (rows, columns) by a weight of `parts`: float32 (rows, weight's rows)."""
-    if isinstance(x.shape[0], int) and x.shape[0] <= FEW_ROWS:
+    if isinstance(x.shape[0], int) and x.shape[0] <= FEW_ROWS and program_chips() == 1:
         return _spread(x, *numbers(*parts))
     n = parts[0].shape[0]
     ways = next(w for w in (16, 8, 4, 2, 1) if n % w == 0)
