@@ -19,8 +19,6 @@ del PACKAGES["torch_pjrt"]
 
 # Folders that import each other, module by module without a circle, and why. They may only go.
 KNOWN_FOLDERS = {
-    # The tuner times attention; attention reads what the tuner has found.
-    "torch_pjrt_kernels": [("attention", "tuning")],
     # Who joins a run asks which cluster's launcher started it; a launched function's error is a run's.
     "torch_pjrt_spmd": [("distributed", "launching")],
 }

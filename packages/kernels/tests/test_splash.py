@@ -13,11 +13,10 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 import torch_pjrt
-from torch_pjrt_kernels import flash_attention
+from torch_pjrt_kernels import flash_attention, table
 from torch_pjrt_kernels.attention import lowerings, reference, tpu
 from torch_pjrt_kernels.attention.choice import AT_ONCE, BLOCKS, SPLASH, Problem
 from torch_pjrt_kernels.attention.operator import way_of
-from torch_pjrt_kernels.tuning import table
 from torch_pjrt_kernels.tuning.cli import main
 from torch_pjrt_kernels.tuning.tune import tuned_on_tpu
 

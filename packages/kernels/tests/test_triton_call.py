@@ -12,8 +12,7 @@ import torch
 
 import torch_pjrt
 from torch_pjrt.errors import LoweringError
-from torch_pjrt_kernels import triton_call
-from torch_pjrt_kernels.tuning import table
+from torch_pjrt_kernels import table, triton_call
 
 triton: Any = pytest.importorskip("triton", reason="the extra `triton` is not installed")
 tl: Any = importlib.import_module("triton.language")

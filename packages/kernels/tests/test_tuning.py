@@ -11,8 +11,9 @@ import pytest
 import torch
 
 import torch_pjrt
+from torch_pjrt_kernels import table
 from torch_pjrt_kernels.attention.choice import Problem, sizes_of
-from torch_pjrt_kernels.tuning import by_tokamax, table
+from torch_pjrt_kernels.tuning import by_tokamax
 from torch_pjrt_kernels.tuning.bench import cases, timed
 from torch_pjrt_kernels.tuning.by_tokamax import is_installed as has_tokamax
 from torch_pjrt_kernels.tuning.cli import main

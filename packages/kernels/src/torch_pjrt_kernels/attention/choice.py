@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from torch_pjrt_kernels.attention.form import Sizes
-from torch_pjrt_kernels.tuning.table import blocks_of
+from torch_pjrt_kernels.table import blocks_of
 
 _MiB = 2**20
 # Where all scores together take less, of fewer positions, or of so few queries that they take no more than

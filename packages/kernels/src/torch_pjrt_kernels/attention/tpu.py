@@ -18,7 +18,7 @@ from jax import lax
 from torch_pjrt.plugin import client
 from torch_pjrt_kernels.own.rule_of_dims import SplittingRule
 from torch_pjrt_kernels.own.sharding import on_chips
-from torch_pjrt_kernels.tuning.table import Blocks, pair_of
+from torch_pjrt_kernels.table import Blocks, pair_of
 
 if TYPE_CHECKING:
     from torch_pjrt_kernels.attention.choice import Problem

@@ -17,7 +17,8 @@ import jax
 import numpy as np
 from jax import lax
 
-from torch_pjrt.plugin import rules
+from torch_pjrt.plugin import client, rules
+from torch_pjrt_kernels.table import pair_of
 
 Array = jax.Array
 State = tuple[Any, ...]
@@ -27,8 +28,19 @@ _LEAST_CLASSES = 256
 _INT32 = np.dtype(np.int32)
 
 
-def classes_of_chunk(n_tokens: int, n_classes: int) -> int:
-    """How many classes a chunk has: a power of two, unless there is only one chunk."""
+def entry_of(n_tokens: int, n_classes: int) -> str:
+    """The name of a loss in the table of what was measured, for the chip at work."""
+    return f"{client().chip.device_kind} loss {n_tokens}x{n_classes}"
+
+
+def classes_of_chunk(n_tokens: int, n_classes: int, *, measured: bool = True) -> int:
+    """How many classes a chunk has: a power of two, unless there is only one chunk.
+
+    measured   whether a number counts that `python -m torch_pjrt_kernels tune --op loss` found.
+    """
+    found = pair_of(lambda: entry_of(n_tokens, n_classes)) if measured else None
+    if found is not None:
+        return min(found[0], n_classes)
     fitting = 1 << (max(_LOGITS_BYTES // (4 * max(n_tokens, 1)), 1).bit_length() - 1)
     return min(max(fitting, _LEAST_CLASSES), n_classes)
 

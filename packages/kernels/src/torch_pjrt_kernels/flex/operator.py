@@ -207,7 +207,8 @@ def _of_one_batch(query: Tensor, *others: Tensor) -> list[Tensor]:
 
 def _problem(query: Tensor, key: Tensor, value: Tensor) -> Problem:
     b, h, q, w = query.shape
-    return Problem(b, h, key.shape[1], q, key.shape[2], w, value.shape[3])
+    dtype = str(query.dtype).removeprefix("torch.")
+    return Problem(b, h, key.shape[1], q, key.shape[2], w, value.shape[3], dtype)
 
 
 def _fields(sizes: Sizes) -> tuple[int, ...]:

@@ -196,4 +196,5 @@ def _scale(query: Array, scale: float | None) -> Any:
 def _sizes(query: Array, key: Array, value: Array) -> Sizes:
     t, h, w = query.shape
     s, n, v = value.shape
-    return sizes_of(Problem(1, h, n, t, s, w, v), on_cpu=client().device.name == "CPU")
+    problem = Problem(1, h, n, t, s, w, v, query.dtype.name)
+    return sizes_of(problem, on_cpu=client().device.name == "CPU")

@@ -1,7 +1,7 @@
 """Which configuration of an autotuned kernel runs: the one that was fastest here, else the first.
 
 Nothing is timed while a program is made. `triton_call(kernel).tune(...)` times all of them on the device at
-hand and keeps the fastest in the table of measured blocks (`tuning/table.py`), by what Triton's own autotuner
+hand and keeps the fastest in the table of measured blocks (`table.py`), by what Triton's own autotuner
 goes by: the arguments that the kernel names in `key`, and the dtypes of its arrays.
 """
 
@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from torch_pjrt.plugin import client
-from torch_pjrt_kernels.tuning import table
+from torch_pjrt_kernels import table
 
 _tried: ContextVar[int | None] = ContextVar("configuration", default=None)
 

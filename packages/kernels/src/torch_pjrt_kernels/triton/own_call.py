@@ -10,10 +10,10 @@ import torch
 from torch.library import wrap_triton
 
 from torch_pjrt.errors import LoweringError
+from torch_pjrt_kernels import table
 from torch_pjrt_kernels.triton.call import capability, refused
 from torch_pjrt_kernels.triton.configurations import described, entry_of, function_of, trying
 from torch_pjrt_kernels.triton.operators import set_fallback
-from torch_pjrt_kernels.tuning import table
 from torch_pjrt_kernels.tuning.timing import least_s
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-_TUNE = "1x4x4096x64"
+_TUNE, _LOSS = "1x4x4096x64", "4096x2048x32000"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -16,11 +16,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     bench.add_argument("--lengths", type=int, nargs="+", default=[1024, 4096])
     bench.add_argument("--op", nargs="+", help="only these functions")
     tune = commands.add_parser("tune", help="find sizes of blocks, and keep them for this device")
-    tune.add_argument("--op", choices=["attention", "splash"], default="attention",
-                      help="attention in blocks, or JAX's kernel for TPUs, in bfloat16")  # fmt: skip
+    tune.add_argument("--op", choices=["attention", "splash", "loss"], default="attention",
+                      help="attention in blocks, JAX's kernel for TPUs, in bfloat16, or the loss behind a "
+                           "linear layer")  # fmt: skip
     tune.add_argument(
-        "--shapes", nargs="+", default=[_TUNE],
-        help="batch x heads x length x width, as in 1x4x4096x64; 1x8:2x4096x64 has 2 key heads",
+        "--shapes", nargs="+",
+        help="batch x heads x length x width, as in 1x4x4096x64; 1x8:2x4096x64 has 2 key heads; of a "
+             "loss tokens x width x classes, as in 4096x2048x32000",
     )  # fmt: skip
     tune.add_argument("--dtype", default="float32")
     tune.add_argument("--full", action="store_true", help="attention that is not causal")
@@ -28,7 +30,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for command in (bench, tune):
         command.add_argument("--repetitions", type=int, default=3)
     options = parser.parse_args(arguments)
-    return _bench(options) if options.command == "bench" else _tune(options, parser)
+    if options.command == "bench":
+        return _bench(options)
+    return _tune_loss(options, parser) if options.op == "loss" else _tune(options, parser)
 
 
 def _bench(options: argparse.Namespace) -> int:
@@ -49,13 +53,13 @@ def _bench(options: argparse.Namespace) -> int:
 
 def _tune(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     from torch_pjrt_kernels.attention.choice import Problem
-    from torch_pjrt_kernels.tuning.table import keep
+    from torch_pjrt_kernels.table import keep
     from torch_pjrt_kernels.tuning.tune import tuned, tuned_on_tpu
 
     of_splash = options.op == "splash"
     dtype = "bfloat16" if of_splash else options.dtype
     problems = []
-    for text in options.shapes:
+    for text in options.shapes or [_TUNE]:
         try:
             batch, heads, length, width = text.split("x")
             n_heads, _, key_heads = heads.partition(":")
@@ -81,5 +85,32 @@ def _tune(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
             else "Shapes that are short are not computed in blocks: there is nothing to tune."
         )
     if found and not options.dry_run:
+        print(f"Kept in {keep(found)}. Programs that are compiled already stay as they are.")
+    return 0
+
+
+def _tune_loss(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+    from torch_pjrt_kernels.table import keep
+    from torch_pjrt_kernels.tuning.tune_loss import Layer, tuned_loss
+
+    layers = []
+    for text in options.shapes or [_LOSS]:
+        try:
+            tokens, width, classes = map(int, text.split("x"))
+        except ValueError:
+            parser.error(f"{text!r} is no shape: it takes one like {_LOSS}")
+        layers.append(Layer(tokens, width, classes, options.dtype))
+    found = {}
+    for layer, (entry, best, took) in zip(
+        layers, tuned_loss(layers, repetitions=options.repetitions), strict=True
+    ):
+        usual = next(iter(took))
+        found[entry] = (best, layer.tokens)
+        print(
+            f"{entry}: {best} classes at a time, {took[best] * 1e3:.1f} ms "
+            f"({took[best] / took[usual]:.2f} of {usual})",
+            flush=True,
+        )
+    if not options.dry_run:
         print(f"Kept in {keep(found)}. Programs that are compiled already stay as they are.")
     return 0

@@ -15,7 +15,7 @@ from torch_pjrt_kernels.attention.blockwise import forward
 from torch_pjrt_kernels.attention.blockwise_backward import backward
 from torch_pjrt_kernels.attention.choice import Problem, objection_to_blocks, sizes_of
 from torch_pjrt_kernels.attention.form import Form, Sizes
-from torch_pjrt_kernels.tuning.table import Blocks, entry_of
+from torch_pjrt_kernels.table import Blocks, entry_of
 from torch_pjrt_kernels.tuning.timing import least_s
 
 _QUERIES, _KEYS = (64, 128, 256, 512, 1024), (128, 256, 512, 1024)

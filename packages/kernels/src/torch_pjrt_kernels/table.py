@@ -2,7 +2,8 @@
 
 It lies beside the cache of programs, as `kernel-blocks.json`; `TORCH_PJRT_KERNEL_BLOCKS` names another file,
 or none if it is empty. An entry's name says chip, operator, dtype and shapes; its value is how many queries
-and keys a block has, or, of a kernel in Triton, a configuration.
+and keys a block has, how many classes and tokens a chunk of the loss has, or, of a kernel in Triton, a
+configuration.
 """
 
 from __future__ import annotations
