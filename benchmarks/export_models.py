@@ -3,19 +3,23 @@
     python benchmarks/export_models.py [--models] [--operators] [--every-operator] [--only NAME ...]
 
 Models have random weights and few layers. Each is exported for CPU, TPU and GPU with sizes that vary, saved,
-run by `load.py` (JAX alone) for the example and for other sizes, and compared. Operators: PyTorch's own
-samples of the core ATen set, float32, with the sizes that they have. Prints benchmarks/results/export.md.
+run for the example and for other sizes by `load.py` in a process that has no PyTorch, and by TensorFlow where
+that is installed, and compared. Operators: PyTorch's own samples of the core ATen set, float32, with the
+sizes that they have. Prints benchmarks/results/export.md.
 """
 
 from __future__ import annotations
 
 import argparse
+import subprocess
 import sys
 import tempfile
 import types
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,7 +27,7 @@ import torch
 from torch.export import Dim
 from torch.utils._pytree import tree_leaves, tree_map
 
-from torch_pjrt_quant import export
+from torch_pjrt_quant import export, save_tensorflow
 from torch_pjrt_quant.exporting.load import load
 
 BATCH, LENGTH = Dim("batch"), Dim("length", max=64)
@@ -151,6 +155,8 @@ def models() -> Iterator[Case]:
             shapes,
             pixels[1],
         )
+    if not find_spec("torchvision"):
+        return
     vision: Any = import_module("torchvision.models")
 
     for name, options, size in VISION:
@@ -211,18 +217,96 @@ def _error(got: Any, wanted: Any, values: bool) -> float:
     return worst
 
 
+# Runs a folder without PyTorch: what is given and what comes out are files of NumPy's.
+ALONE = """
+import sys
+import numpy as np
+sys.modules["torch"] = None  # an import of it fails
+sys.path.insert(0, sys.argv[1])
+from load import load
+
+def leaves(x):
+    if isinstance(x, dict):
+        x = list(x.values())
+    return [y for part in x for y in leaves(part)] if isinstance(x, (list, tuple)) else [x]
+
+run = load(sys.argv[1])
+for path in sys.argv[2:]:
+    np.savez(path + ".out.npz", *leaves(run(**np.load(path))))
+"""
+
+
+def by_jax_alone(folder: str, given: Sequence[dict[str, torch.Tensor]]) -> list[list[Any]]:
+    """What `load.py` gives in a process without PyTorch."""
+    paths = [f"{folder}.{n}.npz" for n in range(len(given))]
+    for path, tensors in zip(paths, given, strict=True):
+        arrays: dict[str, Any] = {name: tensor.numpy() for name, tensor in tensors.items()}
+        np.savez(path, **arrays)
+    run = [sys.executable, "-c", ALONE, folder, *paths]
+    done = subprocess.run(run, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(done.stderr.strip().splitlines()[-1])
+    return [list(np.load(f"{path}.out.npz").values()) for path in paths]
+
+
+def by_tensorflow(folder: str, given: Sequence[dict[str, torch.Tensor]]) -> list[list[Any]]:
+    """What TensorFlow gives that has loaded the SavedModel."""
+    tf: Any = import_module("tensorflow")
+    run = tf.saved_model.load(folder).signatures["serving_default"]
+    found = []
+    for tensors in given:
+        results = run(**{name: tf.constant(t.numpy()) for name, t in tensors.items()})
+        found.append([results[f"output_{n}"].numpy() for n in range(len(results))])
+    return found
+
+
 def model_table(only: list[str]) -> None:
-    print("| model | sizes that vary | error | error for other sizes |\n|---|---|--:|--:|")
+    """A line for each model: whether it is exported, with which sizes, and what runs it."""
+    print("| model | exported | sizes that vary | with JAX alone | in TensorFlow | equal to |")
+    print("|---|---|---|---|---|---|")
     for name, make, kwargs, shapes, other in models():
         if only and not any(o in name for o in only):
             continue
         torch.manual_seed(0)
-        varying = " ".join(d.__name__ for dims in shapes.values() for d in dims.values())
+        model = make().eval()
+        print(f"| {name} | {' | '.join(_line(model, kwargs, shapes, other))} |", flush=True)
+
+
+def _line(model: torch.nn.Module, kwargs: Any, shapes: Any, other: Any) -> list[str]:
+    """The columns behind a model's name. Where a length is fixed by the model, the batch alone varies."""
+    try:
+        exported = export(model, (), kwargs, dynamic_shapes=shapes)
+    except Exception as error:
+        batch = {name: {0: dims[0]} for name, dims in shapes.items()}
+        if batch == shapes:
+            return ["no", "", _words(error), "", ""]
+        other = {
+            name: torch.cat([x, x[:1]])[:, : kwargs[name].shape[1]] for name, x in other.items()
+        }
+        return _line(model, kwargs, batch, other)
+    given = (kwargs, other)
+    with torch.no_grad():
+        wanted = [model(**tensors) for tensors in given]
+    errors: list[float] = []
+
+    def ran(run: Callable[[], list[list[Any]]]) -> str:
         try:
-            error, errors = compared(make().eval(), kwargs, shapes, [other])
-            print(f"| {name} | {varying} | {error:.1e} | {max(errors):.1e} |", flush=True)
+            got = run()
+            found = [_error(g, w, True) for g, w in zip(got, wanted, strict=True)]
         except Exception as error:
-            print(f"| {name} | {varying} | {_words(error)} | |", flush=True)
+            return _words(error)
+        errors.extend(found)
+        return f"{len(found)} sizes"
+
+    with tempfile.TemporaryDirectory() as folder:
+        exported.save(f"{folder}/model")
+        alone = ran(lambda: by_jax_alone(f"{folder}/model", given))
+        there = "not installed"
+        if find_spec("tensorflow"):
+            save_tensorflow(exported, Path(folder) / "saved")
+            there = ran(lambda: by_tensorflow(f"{folder}/saved", given))
+    varying = " ".join(d.__name__ for dims in shapes.values() for d in dims.values())
+    return ["yes", varying, alone, there, f"{max(errors):.0e}" if errors else ""]
 
 
 def _words(error: Exception) -> str:
