@@ -94,6 +94,45 @@ def test_parameters_written_in_place_are_whole_without_room(how: str) -> None:
     assert p.tolist() == [6.0] * 1000
 
 
+# `t` is made between, and is held.
+_SHARES: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
+    "another's new content": lambda p, q: (p.add_(1), q.copy_(p))[:0],
+    "both a third's": lambda p, q: [x.copy_(t) for t in [p * 2 + q] for x in (p, q)][:0],
+    "by a list": lambda p, q: (p.mul_(3), torch._foreach_copy_([q], [p]))[:0],
+    "changed after": lambda p, q: (p.add_(1), q.copy_(p), q.add_(1))[:0],
+    "both changed after": lambda p, q: (p.add_(1), q.copy_(p), q.add_(1), p.mul_(3))[:0],
+    "in turns": lambda p, q: (q.copy_(p.add_(1)), p.copy_(q.mul_(2)), q.sub_(7))[:0],
+    "the first is new": lambda p, q: (p.add_(1), q.copy_(p), p.zero_(), q.add_(1))[:0],
+    "a new one's, which is held": lambda p, q: [(q.copy_(t), t)[1] for t in [p + q]],
+    "a new one's, which is changed": lambda p, q: [(q.copy_(t), t.add_(1))[1] for t in [p + q]],
+    "given to a new one": lambda p, q: [torch.empty_like(p).copy_(p.add_(1)), p.clone()],
+    "a view's": lambda p, q: (p[1:].add_(1), q[:2].copy_(p[1:]), q.mul_(2))[:0],
+}
+
+
+@pytest.mark.parametrize("how", _SHARES)
+def test_tensors_that_share_a_value_are_whole_without_room(how: str) -> None:
+    """Each is what it was before; what was made since is what it should be, or lost."""
+    a, b = columns()
+    p, q = torch.ones(3, device="pjrt"), torch.full((3,), 5.0, device="pjrt")
+    torch_pjrt.sync()
+    before = p.tolist(), q.tolist()
+    expected = _SHARES[how](p.cpu(), q.cpu())
+
+    made = _SHARES[how](p, q)
+    with pytest.raises(torch.OutOfMemoryError):
+        kept = (a @ b).sort(dim=0).values
+        torch_pjrt.sync()
+        del kept
+
+    assert (p.tolist(), q.tolist()) == before
+    for x, y in zip(made, expected, strict=True):
+        try:
+            assert x.tolist() == y.tolist()
+        except LostValue:
+            continue
+
+
 _MAKES: dict[str, Callable[[], torch.Tensor]] = {
     "ones": lambda: torch.ones(N, N, device="pjrt"),
     "full": lambda: torch.full((N, N), 2.0, device="pjrt"),

@@ -124,6 +124,8 @@ class Tape:
     closed  it is being run, or was: nothing is appended any more.
     kept    what must live until the program is made: functions that recorded operators stand for.
     donated inputs (negative numbers) that were donated, and of each the value that may take its memory.
+    shared  of each buffer that was given a value which another holds, too: a weak reference to it, its spec,
+            and the input (a negative number) that it held before, or None.
     joint   where operators are on it that other processes take part in: these processes (`compile/joint.py`).
     unnumbered   the first node has taken its inputs at once: they do not know of their numbers, -1, -2, ...,
             before the next node asks for one. Most programs of compiled graphs have no next.
@@ -162,6 +164,7 @@ class Tape:
         "next_input",
         "program",
         "serial",
+        "shared",
         "size",
         "thread",
         "unnumbered",
@@ -192,6 +195,7 @@ class Tape:
         self.kept: list[Any] = []
         self.failure: str | None = None
         self.donated: dict[int, int] = {}
+        self.shared: list[tuple[Any, TensorSpec, int | None]] = []
         self.joint: Any = None
         self.program: Any = None
         self.box: list[Any] = []

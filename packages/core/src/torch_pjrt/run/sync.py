@@ -298,17 +298,42 @@ def _take_back_writes(tape: Tape, live: tuple[int, ...]) -> tuple[int, ...]:
     So a smaller batch can be tried: all parameters and all state of an optimizer are those of the last step.
     What the device took before it failed cannot be had back.
     """
+    given_back = _take_back_shared(tape)
     others = []
     for number in live:
         value = tape.values[number]
         if value.array is not None:
             continue
-        before = tape.inputs[-value.origin - 1].array if value.origin is not None else None
-        if before is not None and not before.is_deleted():
+        origin = value.origin
+        before = None if origin in given_back else _array_before(tape, origin)
+        if before is not None:
             value.array = before
         else:
             others.append(number)
     return tuple(others)
+
+
+def _take_back_shared(tape: Tape) -> set[int | None]:
+    """Have each tensor that was given another's value (`q.copy_(p)`) hold what it held before, or nothing.
+
+    Returns the inputs that these held: what has their place is no longer what it was given.
+    """
+    found: set[int | None] = set()
+    for held, spec, origin in tape.shared:
+        buffer = held()
+        if buffer is None:
+            continue
+        before = _array_before(tape, origin) if buffer.spec is spec else None
+        buffer.value = Value(spec, -1, tape) if before is None else Value.of_array(spec, before)
+        if origin is not None:
+            found.add(origin)
+    return found
+
+
+def _array_before(tape: Tape, origin: int | None) -> Any:
+    """What that input of the tape holds; None if there is none, or if the device has taken it."""
+    array = None if origin is None else tape.inputs[~origin].array
+    return None if array is None or array.is_deleted() else array
 
 
 def _salvage(tape: Tape, live: tuple[int, ...], attempts: int) -> None:

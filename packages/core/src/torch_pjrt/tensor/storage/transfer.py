@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from typing import Any
+from weakref import ref
 
 import jax
 import numpy as np
@@ -22,7 +23,7 @@ from torch_pjrt.client.placing import placed
 from torch_pjrt.client.shardings import Index, indices
 from torch_pjrt.client.stack_elements import alone
 from torch_pjrt.client.wait import awaited
-from torch_pjrt.graph.tape import Uploaded, Value
+from torch_pjrt.graph.tape import Uploaded, Value, current, origin_on
 from torch_pjrt.graph.tensor_spec import TensorSpec, contiguous_spec, spec_of, storage_order
 from torch_pjrt.observe.counters import counters
 from torch_pjrt.observe.stops import stop
@@ -142,7 +143,15 @@ def overwrite_on_device(tensor: torch.Tensor, source: torch.Tensor) -> None:
         same_chips = array.sharding.device_set <= sharding.device_set
         if same_chips and not array.sharding.is_equivalent_to(sharding, array.ndim):
             value = Value.of_array(value.spec, placed(array, sharding))
+    buffer = buffer_of(tensor)
+    if value.array is not None or buffer.__class__ is not Buffer:
+        store(tensor, value)
+        return
+    tape, old = current(), buffer.value
+    origin = None if old is None else origin_on(tape, old)
     store(tensor, value)
+    if buffer.value is value and value.tape is tape:
+        tape.shared.append((ref(buffer), buffer.spec, origin))
 
 
 def _sharding_for(tensor: torch.Tensor) -> jax.sharding.Sharding | None:
