@@ -81,7 +81,6 @@ def bits(x: torch.Tensor) -> list[object]:
 
 @pytest.mark.slow("rows")
 @pytest.mark.filterwarnings("ignore:.*discards the imaginary part")
-@pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
 @pytest.mark.parametrize("source", DTYPES, ids=str)
 def test_every_cast_is_that_of_the_cpu_to_the_bit(source: torch.dtype) -> None:
     x = of(source)

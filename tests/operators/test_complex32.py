@@ -12,8 +12,6 @@ import torch
 import torch_pjrt
 from sides import saved
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*ComplexHalf support is experimental:UserWarning")
-
 NUMBERS = torch.tensor([1.3 + 2.1j, 3.7 - 1.9j, 1e-6 + 1e-7j])
 HALVES = torch.tensor([1.3, 2.7, 1e-3, 4.0]).half()
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
 import json
-import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 import torch_pjrt
 from fixture_types import Count, Run
-from torch_pjrt import extend, plugin
+from torch_pjrt import extend
 from torch_pjrt.errors import DuplicateLowering, LoweringError, SettingError
 from torch_pjrt.plugin import Builder, Graph, LoopOp, Node, Ref, rewritten
 
@@ -380,21 +378,6 @@ def test_vmap_and_checkpoint_take_them():
     assert x.grad.unique().tolist() == [2]
     mapped = torch.func.vmap(f)(x.detach())  # PyTorch's loop over the batch
     torch.testing.assert_close(mapped.cpu(), x.detach().cpu() * 2)
-
-
-# Those whose example has prompts run in `tests/docs/test_docstrings_run.py`.
-NAMES = "FunctionOp annotate define_annotation lowers record without_x64"
-
-
-@pytest.mark.parametrize("name", NAMES.split())
-def test_example_in_the_docstring_runs(name: str):
-    paragraphs = (inspect.getdoc(getattr(extend, name)) or "").split("\n\n")
-    code = [textwrap.dedent(p) for p in paragraphs if p.startswith("    ")]
-    modules = {"torch": torch, "jax": jax, "jnp": jnp, "torch_pjrt": torch_pjrt}
-    names = {n: getattr(m, n) for m in (extend, plugin) for n in m.__all__}
-
-    assert code
-    exec("\n".join(code), {**modules, **names, "x": torch.ones(3, device="pjrt")})
 
 
 def test_nested_tape_refuses_a_value_that_is_pending_outside():
