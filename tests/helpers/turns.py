@@ -1,6 +1,6 @@
 """Tests that are `slow` take turns, and so do the rows of long tables.
 
-With `--part today/16`, a sixteenth of them runs, another one each day. What the command line names by its
+With `--part today/24`, a 24th of them runs, another one each day. What the command line names by its
 file runs whole.
 
     slow            this test; of a parametrized one, each row has a turn of its own

@@ -262,7 +262,10 @@ ON_CPU: tuple[OnCpu, ...] = (
         "on sparse tensors, and not written with operators on their parts",
     ),
     OnCpu(
-        ("aten.linalg_ldl_factor_ex.out aten.linalg_ldl_solve.out"),
+        (
+            "aten.linalg_ldl_factor_ex.default aten.linalg_ldl_factor_ex.out "
+            "aten.linalg_ldl_solve.default aten.linalg_ldl_solve.out"
+        ),
         "XLA has no Bunch-Kaufman factorization, and the result is LAPACK's pivot format",
     ),
 )
