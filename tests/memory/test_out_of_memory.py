@@ -133,6 +133,26 @@ def test_tensors_that_share_a_value_are_whole_without_room(how: str) -> None:
             continue
 
 
+def test_a_new_tensor_has_nothing_of_one_that_is_gone_without_room() -> None:
+    a, b = columns()
+    p, q = torch.ones(3, device="pjrt"), torch.full((3,), 5.0, device="pjrt")
+    torch_pjrt.sync()
+    new = p + q
+    q.copy_(new)
+    new.add_(1)
+    del q
+
+    with pytest.raises(torch.OutOfMemoryError):
+        kept = (a @ b).sort(dim=0).values
+        torch_pjrt.sync()
+        del kept
+
+    try:
+        assert new.tolist() == [7.0] * 3
+    except LostValue as error:
+        assert "its program failed" in str(error)
+
+
 _MAKES: dict[str, Callable[[], torch.Tensor]] = {
     "ones": lambda: torch.ones(N, N, device="pjrt"),
     "full": lambda: torch.full((N, N), 2.0, device="pjrt"),

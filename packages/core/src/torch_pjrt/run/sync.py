@@ -320,13 +320,13 @@ def _take_back_shared(tape: Tape) -> set[int | None]:
     """
     found: set[int | None] = set()
     for held, spec, origin in tape.shared:
+        if origin is not None:
+            found.add(origin)
         buffer = held()
         if buffer is None:
             continue
         before = _array_before(tape, origin) if buffer.spec is spec else None
         buffer.value = Value(spec, -1, tape) if before is None else Value.of_array(spec, before)
-        if origin is not None:
-            found.add(origin)
     return found
 
 
