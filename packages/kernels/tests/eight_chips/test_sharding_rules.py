@@ -70,24 +70,30 @@ def leaf(x: torch.Tensor, spec: Any) -> torch.Tensor:
     return mark_sharding(x.to("pjrt"), mesh(), spec).requires_grad_()
 
 
+def scaled_with_gradients(x: torch.Tensor, w: torch.Tensor) -> list[torch.Tensor]:
+    y = scaled(x, w, 3.0)
+    return [y, *torch.autograd.grad((y * y).sum(), (x, w))]
+
+
+def check_as_on_cpu(found: list[torch.Tensor], x: torch.Tensor) -> None:
+    """Raise unless these are the product of `x`, `W` and 3, and its gradients."""
+    on_cpu = [t.clone().requires_grad_() for t in (x, W)]
+    y = on_cpu[0] * on_cpu[1] * 3
+    expected = [y, *torch.autograd.grad((y * y).sum(), on_cpu)]
+    for ours, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours.detach().cpu(), theirs.detach(), rtol=1e-5, atol=1e-4)
+
+
 @pytest.mark.parametrize(("of_x", "of_w", "part", "sums"), SPREAD)
 def test_each_chip_computes_its_part_and_gradients_are_summed(
     of_x: Any, of_w: Any, part: tuple[int, int], sums: int
 ) -> None:
     x, w = leaf(X, of_x), leaf(W, of_w)
 
-    def run() -> list[torch.Tensor]:
-        y = scaled(x, w, 3.0)
-        return [y, *torch.autograd.grad((y * y).sum(), (x, w))]
-
     SEEN.clear()
-    explained = torch_pjrt.explain(run)
+    explained = torch_pjrt.explain(lambda: scaled_with_gradients(x, w))
 
-    on_cpu = [t.clone().requires_grad_() for t in (X, W)]
-    y = on_cpu[0] * on_cpu[1] * 3
-    expected = [y, *torch.autograd.grad((y * y).sum(), on_cpu)]
-    for ours, theirs in zip(explained.result, expected, strict=True):
-        torch.testing.assert_close(ours.detach().cpu(), theirs.detach(), rtol=1e-5, atol=1e-4)
+    check_as_on_cpu(explained.result, X)
     lies = sharding_of(explained.result[0])
     assert lies is not None
     assert lies.spec == of_x
@@ -131,19 +137,11 @@ def test_without_shardys_pipeline_arrays_are_gathered_and_values_stay(
     of_x = torch.randn(rows, 8)
     x, w = leaf(of_x, ("data", "model")), leaf(W, ("model",))
 
-    def run() -> list[torch.Tensor]:
-        y = scaled(x, w, 3.0)
-        return [y, *torch.autograd.grad((y * y).sum(), (x, w))]
-
     SEEN.clear()
     with pytest.warns(UserWarning, match="does not say how arrays of kernels lie on a mesh"):
-        explained = torch_pjrt.explain(run)
+        explained = torch_pjrt.explain(lambda: scaled_with_gradients(x, w))
 
-    on_cpu = [t.clone().requires_grad_() for t in (of_x, W)]
-    y = on_cpu[0] * on_cpu[1] * 3
-    expected = [y, *torch.autograd.grad((y * y).sum(), on_cpu)]
-    for ours, theirs in zip(explained.result, expected, strict=True):
-        torch.testing.assert_close(ours.detach().cpu(), theirs.detach(), rtol=1e-5, atol=1e-4)
+    check_as_on_cpu(explained.result, of_x)
     assert {*SEEN} == {(rows, 8)}
     assert "all-gather" in str(explained)
 

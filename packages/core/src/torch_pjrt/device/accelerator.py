@@ -33,9 +33,8 @@ ANSWERS: dict[str, Callable[..., Any]] = {
     "_accelerator_resetAccumulatedStats": lambda index=None: None,
     "_accelerator_getMemoryInfo": lambda index=None: _pjrt().mem_get_info(),
     "_accelerator_getDeviceCapability": lambda index=None: _pjrt()._capability(),
-    "_accelerator_getDeviceIndex": lambda: (
-        _pjrt().current_device()
-    ),  # PyTorch's would start the device
+    # PyTorch's would start the device.
+    "_accelerator_getDeviceIndex": lambda: _pjrt().current_device(),
     "_accelerator_setDeviceIndex": lambda index: _pjrt().set_device(index),
     "_accelerator_exchangeDevice": _exchanged,
     "_accelerator_maybeExchangeDevice": _exchanged,
