@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from types import ModuleType, TracebackType
-from typing import Any, Self
+from typing import Any
 
 import torch
 
 from torch_pjrt.device.memory import MemoryFunctions
+from torch_pjrt.device.queue import Event, Stream
 from torch_pjrt.device_index import check_index
 
 
@@ -182,93 +183,6 @@ class PjrtModule(MemoryFunctions, ModuleType):
         from torch_pjrt.client.client import client
 
         return client()
-
-
-class Stream(torch.Stream):
-    """The device's one queue: programs run in the order in which they were launched."""
-
-    def __new__(cls, device: Any = None, priority: int = 0, **kwargs: Any) -> Self:
-        check_index(device)
-        return super().__new__(cls, device=torch.device("pjrt", 0))
-
-    def __enter__(self) -> Stream:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        return None
-
-    def synchronize(self) -> None:
-        """Wait until the device has finished."""
-        torch.pjrt.synchronize()  # type: ignore[attr-defined]
-
-    def wait_stream(self, other: torch.Stream) -> None:
-        """Nothing to wait for: there is one queue."""
-
-    def wait_event(self, event: Any) -> None:
-        """Nothing to wait for: there is one queue."""
-
-    def record_event(self, event: Any = None) -> Any:
-        """The event, or a new one, recorded now."""
-        return (event or Event()).record(self)
-
-    def query(self) -> bool:
-        """Wait, and say that everything is done."""
-        self.synchronize()
-        return True
-
-
-class Event(torch.Event):
-    """A point in the queue; times are host times at which the device had finished.
-
-    It is one to PyTorch's C++, too: `torch.Stream.wait_event` takes what it is given for one, unseen.
-
-    One that is not timed orders nothing, for the queue does. It runs nothing either: `synchronize` and
-    `query` ask for the programs that had been launched when it was recorded. What was only recorded by then
-    is no part of them, and who reads it waits for it.
-    """
-
-    def __new__(cls, enable_timing: bool = False, **kwargs: Any) -> Self:
-        return super().__new__(cls, device="pjrt", enable_timing=enable_timing)
-
-    def __init__(self, enable_timing: bool = False, **kwargs: Any) -> None:
-        self._is_timed = enable_timing
-        self._time_s: float | None = None
-        self._launched: Any = None
-
-    def record(self, stream: Any = None) -> Event:  # type: ignore[override]
-        """The event itself. Where it is timed, wait for the device and note the time; else stop nothing."""
-        import sys
-        import time
-
-        if self._is_timed:
-            torch.pjrt.synchronize()  # type: ignore[attr-defined]
-            self._time_s = time.perf_counter()
-        elif (waiting := sys.modules.get("torch_pjrt.client.wait")) is not None:
-            self._launched = waiting.launched()
-        return self
-
-    def wait(self, stream: Any = None) -> None:
-        """Nothing to wait for: there is one queue."""
-
-    def synchronize(self) -> None:
-        """Wait until the device has finished what had been launched when the event was recorded."""
-        if self._launched is not None:
-            self._launched.wait()
-
-    def query(self) -> bool:
-        """Whether the device has finished what had been launched when the event was recorded."""
-        return self._launched is None or self._launched.is_done()
-
-    def elapsed_time(self, end: Event) -> float:  # type: ignore[override]
-        """Milliseconds between two recorded events; `RuntimeError` if one was not recorded."""
-        if self._time_s is None or end._time_s is None:
-            raise RuntimeError("Both events must be recorded before calculating elapsed time.")
-        return (end._time_s - self._time_s) * 1e3
 
 
 class DeviceContext:

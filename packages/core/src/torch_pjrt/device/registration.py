@@ -12,6 +12,7 @@ from torch_pjrt.device import (
     generators,
     modules,
     new_storages,
+    queue,
     tracers,
 )
 from torch_pjrt.device.guard import PjrtGuard, PjrtHooks
@@ -48,6 +49,7 @@ def register() -> None:
     modules.install()
     autocast.set_default_dtype()
     generators.install()
+    queue.install()
     tracers.install()
     default_compiler.install()
     new_storages.install()
