@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
+
+import torch_pjrt
+from torch_pjrt.device import tracers
 
 BACKENDS = ["eager", "aot_eager"]
 
@@ -68,13 +76,60 @@ assert rules.check_file(torch_pjrt.errors.__file__).skipped
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
-def test_generated_methods_below_a_kernel_are_not_compiled() -> None:
-    """Where a function that Dynamo leaves alone uploads, JAX makes dataclasses."""
+def trained_once(x: torch.Tensor) -> None:
+    model = nn.Linear(3, 3, device="pjrt")
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(x).square().mean().backward()
+    optimizer.step()
 
-    @torch._dynamo.disable(recursive=False)
-    def uploads(x: torch.Tensor) -> torch.Tensor:
-        return x.index_select(0, torch.tensor([1, 1], device=x.device))
 
-    compiled = torch.compile(lambda x: uploads(x + 1), backend="eager")
+CALLS: dict[str, Callable[[torch.Tensor], Any]] = {
+    "upload": lambda x: torch.tensor([1.0, 2.0], device=x.device),
+    "upload of an array": lambda x: torch.from_numpy(np.ones(3)).to(x.device),
+    "read": lambda x: x.sum().item(),
+    "read of a list": lambda x: x.tolist(),
+    "read of an array": lambda x: x.cpu().numpy(),
+    "random numbers": torch.rand_like,
+    "number of results": lambda x: x.nonzero(),
+    "mask": lambda x: x[x > 0],
+    "several results": lambda x: x.sort(),
+    "indexed assignment": lambda x: x.__setitem__((0,), 1.0),
+    "copy of a tensor from the CPU": lambda x: x.copy_(torch.ones(3, 3)),
+    "linear algebra": torch.linalg.svd,
+    "operator on the CPU": lambda x: torch.ops.aten._add_relu.Tensor(x, x),
+    "list of tensors": lambda x: torch._foreach_add([x, x], 1.0),
+    "vmap": torch.func.vmap(torch.sin),
+    "synchronize": lambda x: torch.pjrt.synchronize(),  # type: ignore[attr-defined]
+    "training": trained_once,
+}
 
-    assert compiled(torch.ones(2, 1, device="pjrt")).tolist() == [[2.0], [2.0]]
+
+@pytest.mark.filterwarnings("ignore:.*runs on the CPU")  # one of them does
+@pytest.mark.parametrize("call", CALLS.values(), ids=list(CALLS))
+def test_nothing_that_a_kernel_calls_is_compiled(
+    call: Callable[[torch.Tensor], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where Dynamo gives a function up, it watches all that it calls: the standard library's frames, too."""
+    convert = torch._dynamo.convert_frame.ConvertFrame.__call__
+    ours = Path(torch_pjrt.__file__).parent
+    parts = tuple(str(ours / part) + os.sep for part in tracers.PARTS)
+    begun: list[str] = []
+
+    def noting(self: Any, frame: Any, *args: Any, **kwargs: Any) -> Any:
+        caller = sys._getframe(1)
+        while caller is not None and not caller.f_code.co_filename.startswith(parts):
+            caller = caller.f_back
+        if caller is not None:
+            begun.append(f"{frame.f_code.co_filename}:{frame.f_code.co_name}")
+        return convert(self, frame, *args, **kwargs)
+
+    monkeypatch.setattr(torch._dynamo.convert_frame.ConvertFrame, "__call__", noting)
+
+    def given_up(x: torch.Tensor) -> None:
+        for _ in range(2):
+            torch._dynamo.graph_break()
+            call(x)
+
+    torch.compile(given_up, backend="eager")(torch.ones(3, 3, device="pjrt"))
+
+    assert begun == []

@@ -1,17 +1,18 @@
 """Keeping Dynamo out of our code: `torch.compile` traces the user's program, whatever its backend.
 
 A kernel of ours is Python that PyTorch's C++ calls while a compiled function runs, so Dynamo would take it,
-and JAX below it, for a program to be compiled. It is told better when it is imported, and not
-imported here. What Python generates (the methods of dataclasses) belongs to no file, so it is told of each.
+JAX below it, and the standard library below both, for programs to be compiled. It is told better when it is
+imported, and not imported here.
 """
 
 from __future__ import annotations
 
 import gc
-import inspect
+import os
 import sys
-from collections.abc import Iterable, Iterator
-from types import CodeType, ModuleType
+from collections.abc import Iterable
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from torch_pjrt.device.imports import after_import
@@ -19,9 +20,12 @@ from torch_pjrt.session import session
 
 _DYNAMO = "torch._dynamo"
 _RULES = "torch._dynamo.trace_rules"
-_FRAMES = "torch._dynamo.eval_frame"
+_CONVERTING = "torch._dynamo.convert_frame"
 _DECORATORS = "torch._dynamo.decorators"
 _packages = session.own("packages that Dynamo traces nothing in", ["torch_pjrt", "jax", "jaxlib"])
+# Nothing that these call is the user's. Elsewhere in ours it may be: a captured function, a hook of backward.
+PARTS = ("client", "compile", "graph", "lowering", "observe", "passes", "run", "tensor")
+_LEAVES = ("jax", "jaxlib", *(f"torch_pjrt.{part}" for part in PARTS))
 _registered: set[str] = session.own("those of them that Dynamo knows", set())
 
 
@@ -30,7 +34,7 @@ def install() -> None:
     if _DYNAMO not in sys.modules:
         after_import(_DYNAMO, _let_go_of_frames)
     after_import(_RULES, _register)
-    after_import(_FRAMES, _skip_generated_code)
+    after_import(_CONVERTING, _skip_what_ours_call)
     after_import(_DECORATORS, _allow_annotations)
 
 
@@ -43,15 +47,13 @@ def _let_go_of_frames(dynamo: ModuleType) -> None:
 
 
 def keep_out(packages: Iterable[str]) -> None:
-    """Let Dynamo trace nothing in these packages or modules, nor what those imported by now generate.
+    """Let Dynamo trace nothing in these packages or modules.
 
     >>> keep_dynamo_out(["my_package"])
     """
     _packages.extend(sorted(set(packages).difference(_packages)))
     if _RULES in sys.modules:  # else it is told with the others
         _register(sys.modules[_RULES])
-    if _FRAMES in sys.modules:
-        _skip_generated_code(sys.modules[_FRAMES])
 
 
 def _register(rules: Any) -> None:
@@ -73,23 +75,27 @@ def _allow_annotations(decorators: Any) -> None:
         allow(annotate)
 
 
-def _skip_generated_code(frames: Any) -> None:
-    """Methods without a source file, of the classes of these packages that are imported by now."""
-    skip = getattr(frames, "skip_code", None)
-    if skip is None:  # another PyTorch
+def _skip_what_ours_call(converting: Any) -> None:
+    """Have Dynamo compile nothing that a function of `_LEAVES` calls: `inspect.signature`, JAX's dataclasses.
+
+    By its rules it passes over the frames of our files alone, and watches the standard library's below them.
+    """
+    try:
+        wrapper, answer = converting.CatchErrorsWrapper, converting.ConvertFrameReturn
+        strategy, skip = converting.FrameExecStrategy, converting.FrameAction.SKIP
+        convert = wrapper.__call__
+    except AttributeError:  # another PyTorch
         return
-    for name, module in list(sys.modules.items()):
-        if any(name == package or name.startswith(f"{package}.") for package in _packages):
-            for code in _generated_code(module):
-                skip(code)
+
+    def converted(self: Any, frame: Any, *args: Any, **kwargs: Any) -> Any:
+        if frame.f_code.co_filename.startswith(_folders()):
+            return answer(frame_exec_strategy=strategy(skip, skip))
+        return convert(self, frame, *args, **kwargs)
+
+    wrapper.__call__ = converted
 
 
-def _generated_code(module: ModuleType) -> Iterator[CodeType]:
-    for cls in list(vars(module).values()):
-        if isinstance(cls, type) and cls.__module__ == module.__name__:
-            for member in list(vars(cls).values()):
-                code = getattr(
-                    inspect.unwrap(member) if callable(member) else None, "__code__", None
-                )
-                if code is not None and code.co_filename == "<string>":
-                    yield code
+def _folders() -> tuple[str, ...]:
+    """Those of `_LEAVES` that are imported: JAX may come after Dynamo."""
+    modules = [sys.modules.get(name) for name in _LEAVES]
+    return tuple(str(Path(m.__file__).parent) + os.sep for m in modules if m and m.__file__)
