@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
@@ -47,6 +48,17 @@ def test_library_that_another_process_uses_is_not_taken_for_an_unknown_topology(
 
     with pytest.raises(DeviceError, match=r"Another process uses libtpu[^$]*hint: wait"):
         chips_of("v5e:2x4")
+
+
+@needs_libtpu
+@pytest.mark.parametrize("target", aot.EXAMPLES)
+def test_a_chip_is_one_device(target: str) -> None:
+    n_chips = math.prod(int(side) for side in target.partition(":")[2].split("x"))
+
+    chips = chips_of(target)
+
+    assert chips is not None
+    assert len(chips) == n_chips
 
 
 @needs_libtpu

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     import jax
 
 EXAMPLES = ("v4:2x2x1", "v5e:2x4", "v5p:2x2x1", "v6e:2x4")
+# Two cores of a chip are one device with all of its memory, as on machines that have them.
+_OPTIONS = {"v4": {"chip_config_name": "megacore"}}
 _TARGET = re.compile(r"(v\d+[a-z]*|tpu7x):\d+(x\d+){1,2}")
 
 
@@ -32,7 +34,7 @@ def chips_of(target: str) -> Sequence[jax.Device] | None:  # pyright: ignore[rep
         # Several processes may compile at once: there are no chips that only one of them could have.
         os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
     try:
-        return compile_only_chips("tpu", target)
+        return compile_only_chips("tpu", target, **_OPTIONS.get(target.partition(":")[0], {}))
     except Exception as error:
         if "lockfile" in str(error):
             raise DeviceError(
