@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from copy import deepcopy
 from functools import partial
 from typing import Any
@@ -46,9 +45,20 @@ from training_loop import (
 )
 
 
-def wrapped(model: nn.Module, device: str, **how: Any) -> FSDP:
+def wrapped(model: nn.Module, device: str, *, is_offloaded: bool = False, **how: Any) -> FSDP:
+    """Offloaded on the device alone: from the CPU to the CPU means nothing."""
     how.setdefault("auto_wrap_policy", BlockPolicy)
-    return FSDP(model, device_id=torch.device(device), **how)
+    if is_offloaded and device != "cpu":
+        how["cpu_offload"] = CPUOffload(offload_params=True)
+    made = FSDP(model, device_id=torch.device(device), **how)
+    if is_offloaded:
+        assert {p.device.type for p in made.parameters()} == {"cpu"}
+    return made
+
+
+def parameters_of(model: nn.Module, device: str, **how: Any) -> nn.Module:
+    """The model where FSDP wants its parameters to be."""
+    return model if how.get("is_offloaded") else model.to(device)
 
 
 def weights(model: FSDP) -> Losses:
@@ -64,7 +74,8 @@ def losses_and_weights(model: FSDP, device: str, **how: Any) -> Losses:
 
 def plain(sizes: dict[str, Any] = {}, **how: Any) -> Case:  # noqa: B006  not written
     def case(device: str) -> Losses:
-        return losses_and_weights(wrapped(seeded(**sizes).to(device), device, **how), device)
+        model = wrapped(parameters_of(seeded(**sizes), device, **how), device, **how)
+        return losses_and_weights(model, device)
 
     return case
 
@@ -97,24 +108,27 @@ def from_the_first_rank(device: str) -> Losses:
 FLOAT64 = MixedPrecision(torch.float64, torch.float64, torch.float64, cast_forward_inputs=True)
 
 
-def scaled(device: str) -> Losses:
-    model = wrapped(seeded().to(device), device)
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    scaler: Any = ShardedGradScaler(device, init_scale=4.0, growth_interval=2)
-    found = []
-    for step in range(4):
-        optimizer.zero_grad()
-        loss = loss_of(model, batch(step, device))
-        scaler.scale(loss * (float("inf") if step == 2 else 1.0)).backward()
-        scaler.step(optimizer)
-        scaler.update()
-        found += [loss.item(), scaler.get_scale()]
-    return [*found, *weights(model)]
+def scaled(**how: Any) -> Case:
+    def case(device: str) -> Losses:
+        model = wrapped(parameters_of(seeded(), device, **how), device, **how)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        scaler: Any = ShardedGradScaler(device, init_scale=4.0, growth_interval=2)
+        found = []
+        for step in range(4):
+            optimizer.zero_grad()
+            loss = loss_of(model, batch(step, device))
+            scaler.scale(loss * (float("inf") if step == 2 else 1.0)).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            found += [loss.item(), scaler.get_scale()]
+        return [*found, *weights(model)]
+
+    return case
 
 
 def clipped(**how: Any) -> Case:
     def case(device: str) -> Losses:
-        model = wrapped(seeded().to(device), device, **how)
+        model = wrapped(parameters_of(seeded(), device, **how), device, **how)
         norms: list[torch.Tensor] = []
         losses = losses_and_weights(
             model, device, before_step=lambda: norms.append(model.clip_grad_norm_(0.5))
@@ -124,37 +138,32 @@ def clipped(**how: Any) -> Case:
     return case
 
 
-def accumulated(device: str) -> Losses:
-    model = wrapped(seeded().to(device), device)
-    optimizer, losses = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9), []
-    for step in range(4):
-        with step_counted():
-            optimizer.zero_grad()
-            with model.no_sync():
-                loss_of(model, batch(2 * step, device)).backward()
-            loss = loss_of(model, batch(2 * step + 1, device))
-            loss.backward()
-            optimizer.step()
-        losses.append(loss.detach())
-    return [*[loss.item() for loss in losses], *weights(model)]
+def accumulated(**how: Any) -> Case:
+    def case(device: str) -> Losses:
+        model = wrapped(parameters_of(seeded(), device, **how), device, **how)
+        optimizer, losses = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9), []
+        for step in range(4):
+            with step_counted():
+                optimizer.zero_grad()
+                with model.no_sync():
+                    loss_of(model, batch(2 * step, device)).backward()
+                loss = loss_of(model, batch(2 * step + 1, device))
+                loss.backward()
+                optimizer.step()
+            losses.append(loss.detach())
+        return [*[loss.item() for loss in losses], *weights(model)]
+
+    return case
 
 
-def offloaded(device: str) -> Losses:
-    """What cannot be, and is said."""
-    if device == "cpu":
-        return []
-    model = wrapped(seeded(), device, cpu_offload=CPUOffload(offload_params=True))
-    with suppress(RuntimeError):
-        loss_of(model, batch(0, device)).backward()
-        raise AssertionError("its parameters can be offloaded")
-    return []
+def frozen(**how: Any) -> Case:
+    def case(device: str) -> Losses:
+        model: Any = parameters_of(seeded(), device, **how)
+        model.embedding.requires_grad_(False)
+        model.blocks[0].requires_grad_(False)
+        return losses_and_weights(wrapped(model, device, use_orig_params=True, **how), device)
 
-
-def frozen(device: str) -> Losses:
-    model = seeded().to(device)
-    model.embedding.requires_grad_(False)
-    model.blocks[0].requires_grad_(False)
-    return losses_and_weights(wrapped(model, device, use_orig_params=True), device)
+    return case
 
 
 def ignored(device: str) -> Losses:
@@ -201,7 +210,8 @@ def states(kind: str, **how: Any) -> Case:
 
     def case(device: str) -> Losses:
         def made() -> tuple[FSDP, torch.optim.Optimizer]:
-            model = wrapped(seeded().to(device), device, **(how if device != "cpu" else {}))
+            options = how if device != "cpu" else {}
+            model = wrapped(parameters_of(seeded(), device, **options), device, **options)
             return model, torch.optim.AdamW(model.parameters(), 0.01)
 
         configs: tuple[Any, ...] = (
@@ -238,23 +248,27 @@ def states(kind: str, **how: Any) -> Case:
     return case
 
 
-def hybrid(strategy: str) -> Case:
+def hybrid(strategy: str, **how: Any) -> Case:
     def case(device: str) -> Losses:
         model = wrapped(
-            seeded().to(device),
+            parameters_of(seeded(), device, **how),
             device,
             device_mesh=grid_of(device, "replicate", "shard"),
             sharding_strategy=ShardingStrategy[strategy],
+            **how,
         )
         return losses_and_weights(model, device)
 
     return case
 
 
-def checkpointed(device: str) -> Losses:
-    model = wrapped(seeded().to(device), device)
-    apply_activation_checkpointing(model, check_fn=lambda m: isinstance(m, Block))
-    return losses_and_weights(model, device)
+def checkpointed(**how: Any) -> Case:
+    def case(device: str) -> Losses:
+        model = wrapped(parameters_of(seeded(), device, **how), device, **how)
+        apply_activation_checkpointing(model, check_fn=lambda m: isinstance(m, Block))
+        return losses_and_weights(model, device)
+
+    return case
 
 
 _by_lambda = partial(lambda_auto_wrap_policy, lambda_fn=lambda m: isinstance(m, nn.Linear))
@@ -280,7 +294,7 @@ CASES: dict[str, Case] = {
     "FSDP1, tied": plain({"is_tied": True}, use_orig_params=True),
     "FSDP1, float64": plain(mixed_precision=FLOAT64),
     "FSDP1, reduced in float64": plain(mixed_precision=MixedPrecision(reduce_dtype=torch.float64)),
-    "FSDP1, scaled": scaled,
+    "FSDP1, scaled": scaled(),
     "FSDP1, of a module on the CPU": of_a_module_on_the_cpu,
     "FSDP1, of a module on the meta device": of_a_module_on_the_meta_device,
     "FSDP1, from the first rank": from_the_first_rank,
@@ -291,9 +305,39 @@ CASES: dict[str, Case] = {
     "FSDP1, clipped": clipped(),
     "FSDP1, clipped, original parameters": clipped(use_orig_params=True),
     "FSDP1, clipped, NO_SHARD": clipped(sharding_strategy=ShardingStrategy.NO_SHARD),
-    "FSDP1, accumulated": accumulated,
-    "FSDP1, offloaded": offloaded,
-    "FSDP1, frozen": frozen,
+    "FSDP1, accumulated": accumulated(),
+    "FSDP1, offloaded": plain(is_offloaded=True),
+    "FSDP1, offloaded, original parameters": plain(is_offloaded=True, use_orig_params=True),
+    "FSDP1, offloaded, SHARD_GRAD_OP": plain(
+        is_offloaded=True, sharding_strategy=ShardingStrategy.SHARD_GRAD_OP
+    ),
+    "FSDP1, offloaded, SHARD_GRAD_OP, original parameters": plain(
+        is_offloaded=True, sharding_strategy=ShardingStrategy.SHARD_GRAD_OP, use_orig_params=True
+    ),
+    "FSDP1, offloaded, NO_SHARD": plain(
+        is_offloaded=True, sharding_strategy=ShardingStrategy.NO_SHARD
+    ),
+    "FSDP1, offloaded, NO_SHARD, original parameters": plain(
+        is_offloaded=True, sharding_strategy=ShardingStrategy.NO_SHARD, use_orig_params=True
+    ),
+    "FSDP1, offloaded, HYBRID_SHARD": hybrid("HYBRID_SHARD", is_offloaded=True),
+    "FSDP1, offloaded, uneven": plain({"width": 5, "hidden": 7}, is_offloaded=True),
+    "FSDP1, offloaded, tied": plain({"is_tied": True}, is_offloaded=True, use_orig_params=True),
+    "FSDP1, offloaded, float64": plain(is_offloaded=True, mixed_precision=FLOAT64),
+    "FSDP1, offloaded, scaled": scaled(is_offloaded=True),
+    "FSDP1, offloaded, clipped": clipped(is_offloaded=True),
+    "FSDP1, offloaded, clipped, original parameters": clipped(
+        is_offloaded=True, use_orig_params=True
+    ),
+    "FSDP1, offloaded, accumulated": accumulated(is_offloaded=True),
+    "FSDP1, offloaded, accumulated, original parameters": accumulated(
+        is_offloaded=True, use_orig_params=True
+    ),
+    "FSDP1, offloaded, frozen": frozen(is_offloaded=True),
+    "FSDP1, offloaded, checkpointed": checkpointed(is_offloaded=True),
+    "FSDP1, offloaded, full states": states("FULL_STATE_DICT", is_offloaded=True),
+    "FSDP1, offloaded, sharded states": states("SHARDED_STATE_DICT", is_offloaded=True),
+    "FSDP1, frozen": frozen(),
     "FSDP1, ignored": ignored,
     "FSDP1, summoned": summoned,
     "FSDP1, full states": states("FULL_STATE_DICT"),
@@ -303,5 +347,5 @@ CASES: dict[str, Case] = {
         "SHARDED_STATE_DICT", use_orig_params=True
     ),
     "FSDP1, local states": states("LOCAL_STATE_DICT"),
-    "FSDP1, checkpointed": checkpointed,
+    "FSDP1, checkpointed": checkpointed(),
 }

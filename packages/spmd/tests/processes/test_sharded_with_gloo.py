@@ -18,6 +18,8 @@ QUICK = {
     "FSDP2, scaled": None,
     "FSDP1, wrapped by layer": 1,
     "FSDP1, tied": 2,
+    "FSDP1, offloaded, scaled": None,
+    "FSDP1, offloaded, accumulated, original parameters": 3,
     "states, FSDP2 to FSDP2, whole, on the host": 1,
 }
 

@@ -2,9 +2,6 @@
 
 PyTorch knows the device types between which a tensor may change its memory in place, and no Python backend is
 among them. So the tensor object gets the insides of another one, as `torch.utils.swap_tensors` does it.
-
-Parameters of `FullyShardedDataParallel` go to the host and back, to be read there. They keep their insides on
-the device meanwhile, gradient included.
 """
 
 from __future__ import annotations
@@ -13,6 +10,7 @@ from typing import Any
 
 import torch
 
+from torch_pjrt.device import moving_parameters
 from torch_pjrt.errors import UnsupportedError
 
 
@@ -30,35 +28,17 @@ def install() -> None:
             original.__set__(self, data)
 
     tensors.data = property(original.__get__, set_data)
+    moving_parameters.install()
 
 
 def _is_move(from_device: str, to_device: str) -> bool:
     return from_device != to_device and "pjrt" in (from_device, to_device)
 
 
-# Attributes by which PyTorch knows flat parameters, and those that are parts of one.
-_OF_FSDP = ("_is_flat_param", "_fsdp_flattened")
-# On these: a tensor with what is theirs on the other device, gradient and places in graphs included.
-_ELSEWHERE = "_torch_pjrt_elsewhere"
-
-
 def _swap(tensor: Any, data: torch.Tensor) -> None:
     where = f"`tensor.data = other` from {tensor.device} to {data.device}"
-    if any(getattr(tensor, name, False) for name in _OF_FSDP):
-        if tensor.grad is not None and torch._C._current_graph_task_id() != -1:
-            raise UnsupportedError(
-                f"{where} within backward, as `CPUOffload` of `FullyShardedDataParallel` has it.",
-                expected="that the gradient stays, on its device",
-                hint="`fully_shard` with `CPUOffloadPolicy()` offloads parameters",
-            )
-        other = getattr(tensor, _ELSEWHERE, None)
-        if other is None:
-            other = data.detach().requires_grad_(tensor.requires_grad)
-            setattr(tensor, _ELSEWHERE, other)
-        else:
-            other.data = data
-            other.requires_grad_(tensor.requires_grad)
-        torch._C._swap_tensor_impl(tensor, other)  # type: ignore[attr-defined]
+    if moving_parameters.moves(tensor):
+        moving_parameters.swap(tensor, data)
         return
     if tensor.grad is not None:
         raise UnsupportedError(

@@ -56,7 +56,28 @@ _KEEPS_GAPS = frozenset(
 )
 
 
-KERNELS: dict[Any, Any] = {
+def _lists(op: Any) -> Callable[..., None]:
+    """One operator where all that is written is on the device, else each tensor for itself."""
+    on_device: Callable[..., Any] | None = None
+
+    def run(self: list[torch.Tensor], src: list[torch.Tensor], non_blocking: bool = False) -> None:
+        nonlocal on_device
+        if len(self) != len(src):
+            raise RuntimeError(
+                f"Tensor lists must have the same number of tensors, got {len(self)} and {len(src)}"
+            )
+        if not all(map(is_pjrt, self)):
+            for x, source in zip(self, src, strict=True):
+                x.copy_(source, non_blocking)
+            return
+        if on_device is None:
+            on_device = kernel_of(op)
+        on_device(self, src, non_blocking)
+
+    return run
+
+
+_ONE_TENSOR: dict[Any, Any] = {
     op: _kernel(op)
     for op in (
         aten.as_strided_scatter.default,
@@ -66,4 +87,9 @@ KERNELS: dict[Any, Any] = {
         aten.select_scatter.default,
         aten.slice_scatter.default,
     )
+}
+
+KERNELS: dict[Any, Any] = {
+    **_ONE_TENSOR,
+    aten._foreach_copy_.default: _lists(aten._foreach_copy_.default),
 }

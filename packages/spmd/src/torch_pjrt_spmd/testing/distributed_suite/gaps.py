@@ -43,10 +43,4 @@ GAPS: tuple[Gap, ...] = (
         "upstream",
         "the gradient of one part of a split mixes DTensors and tensors; with gloo on the CPU too",
     ),
-    # FSDP
-    Gap(
-        "fsdp::test_parity_where_it_moves_to_the_device_mode_DEVICE_NEVER",
-        "notyet",
-        "parameters offloaded to the CPU: `parameter.data = tensor` within backward, the gradient stays",
-    ),
 )

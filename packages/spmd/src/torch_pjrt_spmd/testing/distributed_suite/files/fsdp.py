@@ -52,6 +52,15 @@ class Tests(_theirs.FSDPTest):
         mode = _theirs.DEVICEInitMode[mode]
         self._parity("NestedWrappedModule", device_init_mode=mode, cpu_offload=offload)
 
+    @parametrize("strategy", ["SHARD_GRAD_OP", "NO_SHARD"])
+    def test_parity_with_parameters_on_the_host(self, strategy: str) -> None:
+        self._parity(
+            "NestedWrappedModule",
+            device_init_mode=_theirs.DEVICEInitMode.DEVICE_NEVER,
+            cpu_offload=CPUOffload(offload_params=True),
+            sharding_strategy=ShardingStrategy[strategy],
+        )
+
     def test_parity_with_original_parameters(self) -> None:
         self._parity("NestedWrappedModule", use_orig_params=True)
 
