@@ -36,6 +36,7 @@ def install() -> None:
         return result
 
     _apply.knows_pjrt = True  # type: ignore[attr-defined]
+    _apply._torchdynamo_inline = original  # type: ignore[attr-defined] # Dynamo traces nothing of ours
     nn.Module._apply = _apply  # type: ignore[method-assign]
 
 
