@@ -176,6 +176,38 @@ EXPERTS: dict[str, tuple[str, dict[str, Any]]] = {
         {**_MOE, "moe_num_experts": 4, "moe_k": 2, "moe_layer_start_index": 0},
     ),
     "HunYuanMoEV1ForCausalLM": ("HunYuanMoEV1Config", {**_MOE, "moe_topk": 2}),
+    "LongcatFlashForCausalLM": (
+        "LongcatFlashConfig",
+        {
+            **_LATENT,
+            "num_hidden_layers": 2,
+            "num_layers": 1,
+            "ffn_hidden_size": 64,
+            "expert_ffn_hidden_size": 32,
+            "zero_expert_num": 2,
+            "moe_topk": 2,
+        },
+    ),
+    "SwitchTransformersForConditionalGeneration": (
+        "SwitchTransformersConfig",
+        {
+            **_T5,
+            "num_decoder_layers": 2,
+            "num_sparse_encoder_layers": 1,
+            "num_sparse_decoder_layers": 1,
+            "num_experts": 4,
+            "expert_capacity": 4,
+        },
+    ),
+    "NllbMoeForConditionalGeneration": (
+        "NllbMoeConfig",
+        {
+            **BART,
+            "num_experts": 4,
+            "encoder_sparse_step": 2,
+            "decoder_sparse_step": 2,
+        },
+    ),
 }
 
 

@@ -1,4 +1,5 @@
-"""Experts of DBRX and JetMoe by groups, as `transformers.integrations.moe` has them for other models.
+"""Experts of DBRX, JetMoe, LongCat-Flash and Step-3.7 by groups, as `transformers.integrations.moe` has them
+for other models.
 
 Their own code reads which experts have tokens, and how many, and loops over those: other programs for other
 tokens.
@@ -11,8 +12,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
+from torch_pjrt_ecosystem.for_transformers.groups import Groups, routed, sizes
 from torch_pjrt_ecosystem.replacing import wrap
 
 
@@ -27,15 +28,14 @@ def install_jetmoe(modeling: Any) -> None:
     wrap(modeling.JetMoeParallelExperts, "forward", _jetmoe_experts)
 
 
-def _grouped(rows: Tensor, weights: Tensor, sizes: Tensor) -> Tensor:
-    """Rows, sorted by expert, each times the weight of its own."""
-    ends = sizes.cumsum(0).to(torch.int32)
-    return F.grouped_mm(rows.to(weights.dtype), weights, offs=ends)
+def install_longcat_flash(modeling: Any) -> None:
+    """`modeling` is `transformers.models.longcat_flash.modeling_longcat_flash`."""
+    wrap(modeling.LongcatFlashExperts, "forward", _longcat_flash)
 
 
-def _sizes(chosen: Tensor, n_experts: int) -> Tensor:
-    """How many of these each expert has."""
-    return (chosen[:, None] == torch.arange(n_experts, device=chosen.device)).sum(0)
+def install_step(modeling: Any) -> None:
+    """`modeling` is `transformers.models.step3p7.modeling_step3p7`."""
+    wrap(modeling.Step3p7Experts, "forward", _step)
 
 
 def _dbrx(
@@ -47,16 +47,16 @@ def _dbrx(
 ) -> Tensor:
     if hidden_states.device.type != "pjrt":
         return original(self, hidden_states, top_k_index, top_k_weights)
-    mlp, tokens = self.mlp, hidden_states.reshape(-1, self.hidden_size)
-    chosen = top_k_index.flatten()
-    order, sizes = chosen.argsort(stable=True), _sizes(chosen, self.num_experts)
-    of_token = order // top_k_index.shape[-1]
+    mlp = self.mlp
     shape = (self.num_experts, self.ffn_hidden_size, self.hidden_size)
     w1, v1, w2 = (w.view(shape) for w in (mlp.w1, mlp.v1, mlp.w2))
-    rows = tokens[of_token]
-    inner = mlp.activation_fn(_grouped(rows, w1.mT, sizes)) * _grouped(rows, v1.mT, sizes)
-    weighted = _grouped(inner, w2, sizes) * top_k_weights.flatten()[order, None]
-    summed = torch.zeros_like(tokens).index_add(0, of_token, weighted.to(tokens.dtype))
+
+    def expert(rows: Tensor, groups: Groups) -> Tensor:
+        inner = mlp.activation_fn(groups.product(rows, w1.mT)) * groups.product(rows, v1.mT)
+        return groups.product(inner, w2)
+
+    tokens = hidden_states.reshape(-1, self.hidden_size)
+    summed = routed(tokens, top_k_index, top_k_weights, self.num_experts, expert)
     return summed.view(hidden_states.shape[0], -1, self.hidden_size)
 
 
@@ -69,12 +69,52 @@ def _jetmoe_gating(original: Callable[..., Any], self: Any, hidden_states: Tenso
     gates = torch.softmax(best, dim=1).type_as(hidden_states).flatten()
     chosen = experts.flatten()
     order = chosen.sort(0).indices
-    return order, order // self.top_k, gates[order], _sizes(chosen, self.num_experts), logits
+    return order, order // self.top_k, gates[order], sizes(chosen, self.num_experts), logits
 
 
 def _jetmoe_experts(
-    original: Callable[..., Tensor], self: Any, inputs: Tensor, sizes: Any
+    original: Callable[..., Tensor], self: Any, inputs: Tensor, of_groups: Any
 ) -> Tensor:
-    if not isinstance(sizes, Tensor):
-        return original(self, inputs, sizes)
-    return _grouped(inputs, self.weight.mT, sizes)
+    if not isinstance(of_groups, Tensor):
+        return original(self, inputs, of_groups)
+    return Groups.of_sizes(of_groups).product(inputs, self.weight.mT)
+
+
+def _longcat_flash(
+    original: Callable[..., Tensor],
+    self: Any,
+    hidden_states: Tensor,
+    top_k_index: Tensor,
+    top_k_weights: Tensor,
+) -> Tensor:
+    """Experts behind the last give a token as it is."""
+    if hidden_states.device.type != "pjrt":
+        return original(self, hidden_states, top_k_index, top_k_weights)
+    n_experts = self.num_routed_experts
+
+    def expert(rows: Tensor, groups: Groups) -> Tensor:
+        if not n_experts:
+            return rows
+        gate, up = groups.product(rows, self.gate_up_proj[:n_experts].mT).chunk(2, dim=-1)
+        found = groups.product(self.act_fn(gate) * up, self.down_proj.mT)
+        return torch.where(groups.has_expert(rows), found, rows)
+
+    return routed(hidden_states, top_k_index, top_k_weights, n_experts, expert)
+
+
+def _step(
+    original: Callable[..., Tensor],
+    self: Any,
+    hidden_states: Tensor,
+    top_k_index: Tensor,
+    top_k_weights: Tensor,
+) -> Tensor:
+    """The expert behind the last gives nothing."""
+    if hidden_states.device.type != "pjrt":
+        return original(self, hidden_states, top_k_index, top_k_weights)
+
+    def expert(rows: Tensor, groups: Groups) -> Tensor:
+        gated = self._apply_gate(groups.product(rows, self.gate_up_proj.mT))
+        return groups.product(gated, self.down_proj.mT)
+
+    return routed(hidden_states, top_k_index, top_k_weights, self.num_experts, expert)
