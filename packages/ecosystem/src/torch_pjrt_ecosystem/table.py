@@ -212,6 +212,14 @@ PATCHES = (
         "the look ends once the warning was given, or after a few batches",
     ),
     Patch(
+        "transformers.unknown_losses",
+        ("transformers.modeling_utils",),
+        "for_transformers.unknown_losses:install",
+        "a compiled model without a loss by its class takes that for next tokens, without a warning",
+        "the graph of GPT-2 with labels ends at the warning",
+        "`loss_type` is settled, and warned of, where a model is made",
+    ),
+    Patch(
         "transformers.experts",
         ("transformers.integrations.moe",),
         "for_transformers.experts:install",
