@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch._C._functorch import TransformType
 from torch.autograd import forward_ad
 from torch.nn.attention import SDPBackend
 
@@ -40,9 +41,13 @@ def _is_differentiated_forward() -> bool:
     return forward_ad._current_level >= 0
 
 
-def _is_batched() -> bool:
-    """Within `torch.vmap`: it knows no batching rule for the one operator, but for simpler ones."""
-    return torch._C._functorch.peek_interpreter_stack() is not None  # pyright: ignore[reportAttributeAccessIssue]
+def _draws_for_each() -> bool:
+    """Within a `torch.vmap` that a transform such as `torch.func.grad` is in.
+
+    What is dropped for each of its batch is as its `randomness` says, which simpler operators follow.
+    """
+    stack = torch._C._functorch.get_interpreter_stack() or ()  # pyright: ignore[reportAttributeAccessIssue]
+    return any(each.key() == TransformType.Vmap for each in stack)
 
 
 def _fits(
@@ -86,7 +91,8 @@ def scaled_dot_product_attention(
     enable_gqa: bool = False,
 ) -> torch.Tensor:
     """One operator where its rule takes the call and nobody has forbidden it (`sdpa_kernel`)."""
-    if _has_rule() and not _is_batched() and not _is_differentiated_forward():
+    is_composed = _is_differentiated_forward() or (dropout_p > 0 and _draws_for_each())
+    if _has_rule() and not is_composed:
         given = query, key, value, attn_mask
         if query.dim() != 4:
             given = _of_four_dims(*given) or given

@@ -1,17 +1,21 @@
 """The backward of attention, where it is differentiated itself.
 
 PyTorch has no derivative of the one operator that attention's backward is. Where a graph of the backward is
-wanted (`create_graph=True`, `torch.func`), simpler operators stand for it, which are differentiated as often
-as one likes. Nobody else pays: the kernel is registered before the first such backward.
+wanted (`create_graph=True`, `torch.func`), the operator is in it with simpler ones as its derivative, which
+are differentiated as often as one likes: they make all scores, and nobody who takes no second derivative has
+them. The kernel is registered before the first such backward.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch._functorch.utils import enable_single_level_autograd_function
+from torch.autograd.function import _SingleLevelFunction
 
 from torch_pjrt.overloads import aten
 
@@ -42,17 +46,60 @@ def attention_backward(
     *,
     scale: float | None = None,
 ) -> tuple[Optional, ...]:
-    """The gradients of query, key, value and, if there is one, of the bias.
-
-    The weights are computed again, in float32 at least. One operator does it all where no graph is wanted.
-    """
+    """The gradients of query, key, value and, if there is one, of the bias: by the one operator."""
     tensors = (grad_out, query, key, value, attn_bias)
+    rest = (out, logsumexp, cum_seq_q, cum_seq_k, max_q, max_k, dropout_p, is_causal)
+    call = _Call((tuple(grad_input_mask), *rest, philox_seed, philox_offset), scale)
     if not torch.is_grad_enabled() or not any(x is not None and x.requires_grad for x in tensors):
-        rest = (out, logsumexp, cum_seq_q, cum_seq_k, max_q, max_k, dropout_p, is_causal)
+        return call.by_one_operator(*tensors)
+    with enable_single_level_autograd_function():
+        return _Differentiable.apply(call, *tensors)  # pyright: ignore[reportCallIssue, reportReturnType]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Call:
+    """The arguments of the operator behind its first five, which it has derivatives in."""
+
+    rest: tuple[Any, ...]
+    scale: float | None
+
+    def by_one_operator(self, *tensors: Optional) -> tuple[Optional, ...]:
         with torch._C._AutoDispatchBelowAutograd():
-            return _ONE_OPERATOR(
-                *tensors, grad_input_mask, *rest, philox_seed, philox_offset, scale=scale
-            )
+            return _ONE_OPERATOR(*tensors, *self.rest, scale=self.scale)
+
+
+class _Differentiable(_SingleLevelFunction):
+    """The one operator, at the transform of `torch.func` that is at work, or at none."""
+
+    @staticmethod
+    def forward(ctx: Any, call: _Call, *tensors: Optional) -> tuple[Optional, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx.call = call
+        ctx.save_for_backward(*tensors)
+        with torch.enable_grad():  # for transforms that this one is in
+            return call.by_one_operator(*tensors)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Optional, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        *given, bias = ctx.saved_tensors
+        has_gradient = bias is not None and bias.is_floating_point()
+
+        def composed(*tensors: Tensor) -> tuple[Tensor, ...]:
+            bias_of_call = tensors[4] if has_gradient else bias
+            found = _by_simpler_operators(ctx.call, *tensors[:4], bias_of_call)
+            return tuple(x for x in found[: 4 if has_gradient else 3] if x is not None)
+
+        wanted = (*given, bias) if has_gradient else tuple(given)
+        pulled: Any = torch.func.vjp(composed, *wanted)
+        found = pulled[1](gradients[: 4 if has_gradient else 3])
+        return None, *found, *((None,) if len(found) == 4 else ())
+
+
+def _by_simpler_operators(
+    call: _Call, grad_out: Tensor, query: Tensor, key: Tensor, value: Tensor, attn_bias: Optional
+) -> tuple[Optional, ...]:
+    """What the one operator gives, from all scores; the weights are computed again, in float32 at least."""
+    _, _, logsumexp, _, _, _, _, dropout_p, is_causal, philox_seed, philox_offset = call.rest
+    scale = call.scale
     factor = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
     n_sharing = query.shape[-3] // key.shape[-3]
     grad, q = _wide(grad_out), _wide(query)

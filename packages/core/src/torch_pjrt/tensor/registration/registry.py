@@ -158,8 +158,9 @@ def _register_all() -> None:
     _register_above_autograd({**attention.ABOVE_AUTOGRAD, **composites.ABOVE_AUTOGRAD})
     with warnings.catch_warnings():  # it stands in the place of PyTorch's, for other devices too
         warnings.filterwarnings("ignore", "Warning only once for all operators")
-        for op, kernel in attention_batched.BATCHED.items():
-            library.impl(op, kernel, attention_batched.KEY)
+        for key, of_key in attention_batched.BATCHED.items():
+            for op, kernel in of_key.items():
+                library.impl(op, kernel, key)
     for op, key, kernel in operators.kernels():
         library.impl(op, kernel, key)
     for op, meta in metas.missing().items():
