@@ -11,7 +11,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 import torch_pjrt
 
-LENGTH, HEADS = 1024, 4
+LENGTH, HEADS = 1024, 8
 Tensors = list[torch.Tensor]
 
 

@@ -28,7 +28,7 @@ def call(dtype: str = "float32", **changed: Any) -> Any:
 
 
 def test_report_says_how_each_call_is_computed_and_why() -> None:
-    long, short = (torch.randn(1, 4, n, 8, device="pjrt") for n in (1024, 64))
+    long, short = (torch.randn(1, 8, n, 8, device="pjrt") for n in (1024, 64))
 
     def both() -> list[torch.Tensor]:
         return [scaled_dot_product_attention(x, x, x) for x in (long, short)]
@@ -67,6 +67,27 @@ def test_splash_takes_what_it_can_on_a_tpu(monkeypatch: pytest.MonkeyPatch) -> N
     assert "no multiples of 128" in (
         tpu.objection(odd, "bfloat16", has_bias=False, dropout_p=0) or ""
     )
+
+
+@pytest.mark.parametrize(
+    ("batch", "heads", "length", "is_in_blocks"),
+    [
+        (1, 4, 1024, False),   # 16 MiB: the CPU's own rule is faster
+        (1, 8, 1024, True),    # 32 MiB
+        (8, 12, 512, False),   # 96 MiB, of many heads: its backward is faster
+        (32, 12, 512, True),   # 384 MiB
+        (64, 12, 256, False),  # few positions, whatever the heads are
+    ],
+)  # fmt: skip
+def test_blocks_begin_on_a_cpu_where_they_are_no_slower(
+    batch: int, heads: int, length: int, is_in_blocks: bool
+) -> None:
+    torch.zeros((), device="pjrt").item()
+    q = SimpleNamespace(shape=(batch, heads, length, 64), dtype=SimpleNamespace(name="float32"))
+
+    way = way_of(call(query=q, key=q, value=q), len)
+
+    assert way.name == (BLOCKS if is_in_blocks else AT_ONCE)
 
 
 def test_short_calls_are_left_to_the_device(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,28 +44,26 @@ def forward(
     """
     wide = rules.opmath(query.dtype)
     q, k, v = by_blocks(query, sizes), to_blocks(key, sizes), to_blocks(value, sizes)
-    form = padded(form, sizes)
-    b, n, g = sizes.scores[:3]
-    rows, size, width = (b, n, g, sizes.block_queries), sizes.block_queries, value.shape[3]
+    form, scale = scale_of_queries(padded(form, sizes), query.dtype)
+    heads, size, width = sizes.heads, sizes.block_queries, value.shape[3]
+    rows = (*heads, size)
 
     def of_queries(block: Array, made: State) -> State:
         first = block * np.int32(size)
-        q_BNRW = rows_of(q, first, sizes)
+        q_BNRW = scaled(rows_of(q, first, sizes), scale)
 
         def step(state: State, first_key: Array, masked: bool) -> State:
             greatest, total, sums = state
             part = Block(form, sizes, first, first_key, masked)
             k_BNKW, v_BNKV = keys_of(k, first_key, sizes), keys_of(v, first_key, sizes)
             scores, _ = part.scores(product(q_BNRW, k_BNKW, 3, 3))
-            greater = lax.max(greatest, _along(lax.reduce_max, scores))
+            greater = lax.max(greatest, along(lax.reduce_max, scores))
             shift = finite(greater, form)
             numerators = lax.exp(scores - shift)
             shrink = lax.exp(greatest - shift)
-            total = total * shrink + _along(lax.reduce_sum, numerators)
+            total = total * shrink + along(lax.reduce_sum, numerators)
             weights = lax.convert_element_type(part.dropped(numerators), value.dtype)
-            weighted = product(
-                lax.reshape(weights, (b, n, g * size, sizes.block_keys)), v_BNKV, 3, 2
-            )
+            weighted = product(lax.reshape(weights, products_of(sizes)), v_BNKV, 3, 2)
             return greater, total, sums * shrink + lax.reshape(weighted, sums.shape)
 
         state = (
@@ -76,7 +74,8 @@ def forward(
         greatest, total, sums = over_keys(step, state, ranges(form, sizes, block), form, sizes)
         if form.sinks is not None:
             sinks = of_heads(form.sinks, sizes, wide)
-            greater = lax.max(greatest, lax.broadcast_in_dim(sinks, greatest.shape, range(5)))
+            dims = range(sinks.ndim)
+            greater = lax.max(greatest, lax.broadcast_in_dim(sinks, greatest.shape, dims))
             shift = lax.select(
                 greater == MINUS_INFINITY, lax.full_like(greater, 0), greater
             )  # a sink of -inf takes no weight
@@ -89,14 +88,28 @@ def forward(
             divisor = lax.select(divisor == 0, lax.full_like(divisor, 1), divisor)
         out = lax.convert_element_type(sums / divisor, query.dtype)
         return tuple(
-            lax.dynamic_update_slice_in_dim(all_, new, first, 3)
+            lax.dynamic_update_slice_in_dim(all_, new, first, -2)
             for all_, new in zip(made, (out, logsumexp), strict=True)
         )
 
-    of_all = (b, n, g, sizes.padded_queries)
+    of_all = (*heads, sizes.padded_queries)
     made = (lax.full((*of_all, width), 0, query.dtype), lax.full((*of_all, 1), 0, wide))
     out, logsumexp = over_queries(of_queries, made, sizes)
     return from_blocks(out, sizes), lax.squeeze(from_blocks(logsumexp, sizes), (3,))
+
+
+def scale_of_queries(form: Form, dtype: np.dtype) -> tuple[Form, Any]:
+    """The form without its scale, and what queries are multiplied by instead: less than the scores are.
+
+    Narrow queries would be rounded once more: scores have the scale then (None).
+    """
+    if rules.opmath(dtype) != dtype:
+        return form, None
+    return replace(form, scale=None), form.scale
+
+
+def scaled(x: Array, scale: Any) -> Array:
+    return x if scale is None else x * lax.convert_element_type(scale, x.dtype)
 
 
 def product(x: Array, y: Array, x_dim: int, y_dim: int) -> Array:
@@ -146,7 +159,7 @@ def over_keys(
 def by_blocks(x_BHQW: Array, sizes: Sizes) -> Array:
     """BNGQW, in whole blocks."""
     x = extended(x_BHQW, 2, sizes.padded_queries)
-    return lax.reshape(x, (*sizes.scores[:3], sizes.padded_queries, x.shape[3]))
+    return lax.reshape(x, (*sizes.heads, sizes.padded_queries, x.shape[3]))
 
 
 def to_blocks(x_BNKW: Array, sizes: Sizes) -> Array:
@@ -156,16 +169,22 @@ def to_blocks(x_BNKW: Array, sizes: Sizes) -> Array:
 
 def from_blocks(x_BNGQW: Array, sizes: Sizes) -> Array:
     """BHQW, without what blocks are filled up with."""
-    b, n, g = sizes.scores[:3]
-    x = lax.reshape(x_BNGQW, (b, n * g, sizes.padded_queries, x_BNGQW.shape[4]))
+    n_heads = sizes.key_heads * sizes.sharing
+    shape = (sizes.batch, n_heads, sizes.padded_queries, x_BNGQW.shape[-1])
+    x = lax.reshape(x_BNGQW, shape)
     return lax.slice_in_dim(x, 0, sizes.queries, axis=2)
 
 
 def rows_of(x_BNGQW: Array, first: Array, sizes: Sizes) -> Array:
     """A block of queries: BNRW."""
-    x = lax.dynamic_slice_in_dim(x_BNGQW, first, sizes.block_queries, 3)
-    b, n, g = sizes.scores[:3]
-    return lax.reshape(x, (b, n, g * sizes.block_queries, x.shape[4]))
+    x = lax.dynamic_slice_in_dim(x_BNGQW, first, sizes.block_queries, -2)
+    return lax.reshape(x, (*products_of(sizes)[:3], x.shape[-1]))
+
+
+def products_of(sizes: Sizes) -> tuple[int, ...]:
+    """The shape of the products of a block: BNRK."""
+    rows = sizes.sharing * sizes.block_queries
+    return (sizes.batch, sizes.key_heads, rows, sizes.block_keys)
 
 
 def keys_of(x_BNKW: Array, first: Array, sizes: Sizes) -> Array:
@@ -196,5 +215,7 @@ def extended(x: Array, dim: int, size: int, filling: Any = 0) -> Array:
     return lax.pad(x, np.asarray(filling, x.dtype), edges)
 
 
-def _along(fold: Callable[[Array, tuple[int]], Array], scores: Array) -> Array:
-    return lax.expand_dims(fold(scores, (4,)), (4,))
+def along(fold: Callable[[Array, tuple[int]], Array], scores: Array) -> Array:
+    """What is folded over the keys of a block: BNGQ1."""
+    last = scores.ndim - 1
+    return lax.expand_dims(fold(scores, (last,)), (last,))

@@ -14,11 +14,15 @@ _MiB = 2**20
 # the keys, they are made at once: that is as fast (benchmarks/results/kernels.md), and takes little.
 LEAST_SCORES_BYTES = 16 * _MiB
 LEAST_LENGTH = 512
+# The rule of the CPU's plugin is faster for longer: up to so many bytes of scores, and, where they are of
+# many heads, each of fewer positions than this, up to more.
+LEAST_SCORES_BYTES_OF_CPU = 32 * _MiB
+_SHORT_ON_CPU, _LEAST_OF_SHORT = 1024, 128 * _MiB
 _FEW_QUERIES = 64
 # Of the scores of a block, in float32. A processor's cores are fastest with few queries at a time, an
-# accelerator with many.
+# accelerator with many; with many heads, fewer.
 _BLOCK_BYTES = 8 * _MiB
-_QUERIES_OF_CPU, _KEYS_OF_CPU, _LEAST_KEYS = 128, 512, 128
+_QUERIES_OF_CPU, _LEAST_QUERIES_OF_CPU, _KEYS_OF_CPU, _LEAST_KEYS = 256, 128, 512, 128
 _LARGEST, _LEAST = 1024, 256
 
 
@@ -66,13 +70,21 @@ def first_without(objections: Mapping[str, str | None]) -> Way:
     raise ValueError(f"every way has an objection: {against}")
 
 
-def objection_to_blocks(problem: Problem) -> str | None:
-    """What the blockwise rule has against a call; None where it takes it."""
-    scores = 4 * problem.batch * problem.heads * problem.queries * problem.keys
-    if problem.queries < _FEW_QUERIES or problem.queries * problem.keys < LEAST_LENGTH**2:
+def objection_to_blocks(problem: Problem, *, over_rule_of_cpu: bool = False) -> str | None:
+    """What the blockwise rule has against a call; None where it takes it.
+
+    over_rule_of_cpu   whether it is instead of the rule of the CPU's plugin.
+    """
+    pairs = problem.queries * problem.keys
+    scores = 4 * problem.batch * problem.heads * pairs
+    if problem.queries < _FEW_QUERIES or pairs < LEAST_LENGTH**2:
         return f"{problem.queries} queries on {problem.keys} keys are few"
-    if scores < LEAST_SCORES_BYTES:
-        return f"all scores take {scores / _MiB:.0f} MiB: less than {LEAST_SCORES_BYTES // _MiB}"
+    least = LEAST_SCORES_BYTES
+    if over_rule_of_cpu:
+        is_short = pairs < _SHORT_ON_CPU**2
+        least = _LEAST_OF_SHORT if is_short else LEAST_SCORES_BYTES_OF_CPU
+    if scores < least:
+        return f"all scores take {scores / _MiB:.0f} MiB: less than {least // _MiB}"
     return None
 
 
@@ -88,7 +100,8 @@ def sizes_of(problem: Problem, *, on_cpu: bool, measured: bool = True) -> Sizes:
     elif found is not None:
         queries, keys = found
     elif on_cpu:
-        queries = _QUERIES_OF_CPU
+        queries = _BLOCK_BYTES // (4 * pairs * _LEAST_KEYS)
+        queries = _within(queries, _LEAST_QUERIES_OF_CPU, _QUERIES_OF_CPU)
         keys = _within(_BLOCK_BYTES // (4 * pairs * queries), _LEAST_KEYS, _KEYS_OF_CPU)
     else:
         side = math.isqrt(_BLOCK_BYTES // (4 * pairs))

@@ -2,7 +2,8 @@
 
 Suffixes of names here and in the modules beside: B batch, N key heads, G query heads that share one, H = N*G
 query heads, Q queries, K keys, W width of a query, V width of a value; R = G*Q, the queries of all heads that
-share a key head. A block of scores is BNGQK, its products are BNRK.
+share a key head. A block of scores is BNGQK, its products are BNRK. There is no G where no head is shared:
+XLA's CPU compiler copies whole arrays that have a dim of one between others.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ MINUS_INFINITY = -np.inf
 class Form:
     """How the scores of a call are made, in this order.
 
-    scale          products are multiplied by it: a number, or a 0-d array.
+    scale          products are multiplied by it: a number, or a 0-d array; None: queries have been.
     soft_cap       then `soft_cap * tanh(scores / soft_cap)`: none is greater (Gemma 2).
     slopes         (H,): then the distance between the positions, times this, is taken off (ALiBi; Press et
                    al. 2022).
@@ -108,9 +109,15 @@ class Sizes:
         return self.n_key_blocks * self.block_keys
 
     @property
+    def heads(self) -> tuple[int, ...]:
+        """The dims of an array that come before queries: BNG, or BN."""
+        heads = (self.batch, self.key_heads)
+        return heads if self.sharing == 1 else (*heads, self.sharing)
+
+    @property
     def scores(self) -> tuple[int, ...]:
         """The shape of a block of them: BNGQK."""
-        return (self.batch, self.key_heads, self.sharing, self.block_queries, self.block_keys)
+        return (*self.heads, self.block_queries, self.block_keys)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +188,8 @@ class Block:
         form = self.form
         scores = lax.reshape(products_BNRK, self.sizes.scores)
         dtype = scores.dtype
-        scores = scores * lax.convert_element_type(form.scale, dtype)
+        if form.scale is not None:
+            scores = scores * lax.convert_element_type(form.scale, dtype)
         growth = None
         if form.soft_cap is not None:
             bent = lax.tanh(scores / np.asarray(form.soft_cap, dtype))
@@ -202,7 +210,8 @@ class Block:
             seen = same if seen is None else seen & same
         if seen is not None:
             hidden = lax.full_like(scores, MINUS_INFINITY)
-            scores = lax.select(lax.broadcast_in_dim(seen, scores.shape, range(5)), scores, hidden)
+            seen = lax.broadcast_in_dim(seen, scores.shape, range(scores.ndim))
+            scores = lax.select(seen, scores, hidden)
         return scores, growth
 
     def dropped(self, weights: Array) -> Array:
@@ -211,30 +220,34 @@ class Block:
         if form.dropout_key is None:
             return weights
         kept = kept_block(
-            form.dropout_key, form.dropout_p, sizes.scores[:3], (sizes.queries, sizes.keys),
-            (self.first_query, self.first_key), sizes.scores[3:],
+            form.dropout_key, form.dropout_p, sizes.heads, (sizes.queries, sizes.keys),
+            (self.first_query, self.first_key), sizes.scores[-2:],
         )  # fmt: skip
         return lax.select(kept, weights, lax.full_like(weights, 0))
 
     def of_bias(self, bias: Array) -> Array:
-        """The part of something of 4 dims, each that of BHQK or 1: 5 dims, each that of BNGQK or 1."""
+        """The part of something of 4 dims, each that of BHQK or 1, whose dims are those of BNGQK or 1."""
         sizes = self.sizes
         if bias.shape[2] != 1:
             bias = lax.dynamic_slice_in_dim(bias, self.first_query, sizes.block_queries, 2)
         if bias.shape[3] != 1:
             bias = lax.dynamic_slice_in_dim(bias, self.first_key, sizes.block_keys, 3)
         b, h, q, k = bias.shape
-        return lax.reshape(bias, (b, 1, 1, q, k) if h == 1 else (b, *sizes.scores[1:3], q, k))
+        of_heads = sizes.heads[1:]
+        return lax.reshape(bias, (b, *((1,) * len(of_heads) if h == 1 else of_heads), q, k))
 
     def _rows(self) -> Array:
-        rows = lax.broadcasted_iota(INT32, (1, 1, 1, self.sizes.block_queries, 1), 3)
+        ones = (1,) * len(self.sizes.heads)
+        rows = lax.broadcasted_iota(INT32, (*ones, self.sizes.block_queries, 1), len(ones))
         return rows + (self.first_query + np.int32(self.form.first_row))
 
     def _columns(self) -> Array:
-        return lax.broadcasted_iota(INT32, (1, 1, 1, 1, self.sizes.block_keys), 4) + self.first_key
+        ones = (1,) * (len(self.sizes.heads) + 1)
+        columns = lax.broadcasted_iota(INT32, (*ones, self.sizes.block_keys), len(ones))
+        return columns + self.first_key
 
     def _seen(self) -> Array | None:
-        """1,1,1,Q,K; None where all are."""
+        """QK behind ones; None where all are."""
         form, rows, columns = self.form, self._rows(), self._columns()
         seen = None
         if self.sizes.padded_keys != self.sizes.keys:
@@ -251,13 +264,15 @@ class Block:
         sizes = self.sizes
         rows = lax.dynamic_slice_in_dim(of_queries, self.first_query, sizes.block_queries, 1)
         columns = lax.dynamic_slice_in_dim(of_keys, self.first_key, sizes.block_keys, 1)
-        return lax.expand_dims(rows, (1, 2, 4)) == lax.expand_dims(columns, (1, 2, 3))
+        n = len(sizes.heads)
+        ones = tuple(range(1, n))
+        return lax.expand_dims(rows, (*ones, n + 1)) == lax.expand_dims(columns, (*ones, n))
 
 
 def _of_heads(x_H: Array, sizes: Sizes) -> Array:
-    return lax.reshape(x_H, (1, sizes.key_heads, sizes.sharing, 1, 1))
+    return lax.reshape(x_H, (1, *sizes.heads[1:], 1, 1))
 
 
 def of_heads(x_H: Array, sizes: Sizes, dtype: np.dtype) -> Array:
-    """One number for each query head, to stand beside a block's queries: 1NG11."""
+    """One number for each query head, to stand beside a block's queries: NG between ones."""
     return lax.convert_element_type(_of_heads(x_H, sizes), dtype)

@@ -48,10 +48,11 @@ def way_of(call: Call, beneath: Callable[..., Any]) -> Way:
     """
     problem = problem_of(call)
     of_rule = getattr(unwrap(beneath), "objection", None)
-    in_blocks = objection_to_blocks(problem)
+    is_short = objection_to_blocks(problem)
+    in_blocks = objection_to_blocks(problem, over_rule_of_cpu=_is_on_cpu())
     bias, dropout_p = call.attn_bias is not None, call.dropout_p
     dtype = call.query.dtype.name
-    by_kernel = in_blocks or tpu.objection_of_the_chip()
+    by_kernel = is_short or tpu.objection_of_the_chip()
     by_kernel = by_kernel or tpu.objection(problem, dtype, has_bias=bias, dropout_p=dropout_p)
     by_kernel = by_kernel or _pattern(call).objection(problem)
     return first_without(
@@ -155,7 +156,11 @@ def _scale(call: Call) -> Any:
 
 
 def _sizes(problem: Problem) -> Sizes:
-    return sizes_of(problem, on_cpu=client().device.name == "CPU")
+    return sizes_of(problem, on_cpu=_is_on_cpu())
+
+
+def _is_on_cpu() -> bool:
+    return client().device.name == "CPU"
 
 
 def _batched(x: Array) -> Array:

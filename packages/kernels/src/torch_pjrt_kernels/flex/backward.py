@@ -17,10 +17,11 @@ from torch_pjrt_kernels.attention.blockwise import (
     keys_of,
     over_queries,
     product,
+    products_of,
     rows_of,
     to_blocks,
 )
-from torch_pjrt_kernels.attention.blockwise_backward import added, turned
+from torch_pjrt_kernels.attention.blockwise_backward import added, cut, transposed
 from torch_pjrt_kernels.attention.form import MINUS_INFINITY, Sizes
 from torch_pjrt_kernels.flex.block import Block, Mods
 from torch_pjrt_kernels.flex.forward import over_visits
@@ -60,17 +61,17 @@ def backward(
     along_blocks = by_blocks(lax.expand_dims(along, (3,)), sizes)
     shift_blocks = by_blocks(extended(shift, 2, sizes.padded_queries, np.inf), sizes)
     k, v = to_blocks(key, sizes), to_blocks(value, sizes)
-    b, n, g = sizes.scores[:3]
     size, factor = sizes.block_queries, lax.convert_element_type(scale, wide)
     visits = visits_of(table, sizes, masks=mods.mask is not None)
-    flat = (b, n, g * size, sizes.block_keys)
+    flat = products_of(sizes)
 
     def of_queries(block: Array, made: State) -> State:
         first = block * np.int32(size)
         q_BNRW, grad_BNRV = rows_of(q, first, sizes), rows_of(g_out, first, sizes)
         grad_BNRV = lax.convert_element_type(grad_BNRV, value.dtype)
+        q_BNWR, grad_BNVR = transposed(q_BNRW), transposed(grad_BNRV)
         shift, along = (
-            lax.dynamic_slice_in_dim(x, first, size, 3) for x in (shift_blocks, along_blocks)
+            lax.dynamic_slice_in_dim(x, first, size, -2) for x in (shift_blocks, along_blocks)
         )
 
         def step(state: State, first_key: Array, masked: bool) -> State:
@@ -82,7 +83,7 @@ def backward(
             of_weights = lax.reshape(product(grad_BNRV, v_BNKV, 3, 3), scores.shape)
             of_scores = lax.reshape(weights * (of_weights - along), plain.shape)
             narrow = lax.reshape(lax.convert_element_type(weights, value.dtype), flat)
-            of_values = added(of_values, product(grad_BNRV, narrow, 2, 2), first_key, 3)
+            of_values = added(of_values, grad_BNVR, narrow, first_key)
             if mods.gradient is not None:
                 of_scores, *new = mods.gradient(plain, *part.numbers(), of_scores)
                 of_read = [
@@ -91,25 +92,25 @@ def backward(
                 if seen is not None:
                     of_scores = lax.select(seen, of_scores, lax.full_like(of_scores, 0))
             narrow = lax.reshape(lax.convert_element_type(of_scores, query.dtype), flat)
-            of_keys = added(of_keys, product(q_BNRW, narrow, 2, 2), first_key, 3)
+            of_keys = added(of_keys, q_BNWR, narrow, first_key)
             return of_query + product(narrow, k_BNKW, 3, 2), of_keys, of_values, *of_read
 
         of_all, *others = made
         state = (lax.full(q_BNRW.shape, 0, wide), *others)
         found = over_visits(step, state, visits, block, sizes)
-        new = lax.reshape(found[0] * factor, (b, n, g, size, query.shape[3]))
+        new = lax.reshape(found[0] * factor, (*sizes.heads, size, query.shape[3]))
         new = lax.convert_element_type(new, query.dtype)
-        return lax.dynamic_update_slice_in_dim(of_all, new, first, 3), *found[1:]
+        return lax.dynamic_update_slice_in_dim(of_all, new, first, -2), *found[1:]
 
     made: State = (
         lax.full(q.shape, 0, query.dtype),
-        *(lax.full((b, n, x.shape[3], sizes.padded_keys), 0, wide) for x in (key, value)),
+        *(lax.full(x.shape, 0, wide) for x in (k, v)),
         *(lax.full(x.shape, 0, wide) for x in mods.read),
     )
     of_query, of_key, of_value, *of_read = over_queries(of_queries, made, sizes)
     return (
         from_blocks(of_query, sizes),
-        turned(of_key * factor, key),
-        turned(of_value, value),
+        cut(of_key * factor, key),
+        cut(of_value, value),
         *of_read,
     )

@@ -55,8 +55,8 @@ class Block:
     def scores(self, products_BNRK: Array, scale: Any) -> tuple[Array, Array, Array | None]:
         """The scores as they were (BHQK), those that count (BNGQK), and which are seen (None: all)."""
         sizes = self.sizes
-        b, n, g, q, k = sizes.scores
-        plain = lax.reshape(products_BNRK, (b, n * g, q, k))
+        heads = (sizes.batch, sizes.key_heads * sizes.sharing)
+        plain = lax.reshape(products_BNRK, (*heads, *sizes.scores[-2:]))
         plain = plain * lax.convert_element_type(scale, plain.dtype)
         scores = plain
         if self.mods.score is not None:

@@ -12,11 +12,13 @@ from jax import lax
 from torch_pjrt.plugin import rules
 from torch_pjrt_kernels.attention.blockwise import (
     State,
+    along,
     by_blocks,
     from_blocks,
     keys_of,
     over_queries,
     product,
+    products_of,
     rows_of,
     to_blocks,
 )
@@ -45,9 +47,8 @@ def forward(
     wide = rules.opmath(query.dtype)
     q = by_blocks(query, sizes)
     at = keys_at or _in_a_row(key, value, sizes)
-    b, n, g = sizes.scores[:3]
-    size, width = sizes.block_queries, value.shape[3]
-    rows = (b, n, g, size)
+    heads, size, width = sizes.heads, sizes.block_queries, value.shape[3]
+    rows = (*heads, size)
     visits = visits_of(table, sizes, masks=mods.mask is not None)
 
     def of_queries(block: Array, made: State) -> State:
@@ -59,13 +60,12 @@ def forward(
             part = Block(mods, sizes, table, batch, first, first_key, masked)
             k_BNKW, v_BNKV = at(first_key)
             _, scores, seen = part.scores(product(q_BNRW, k_BNKW, 3, 3), scale)
-            most = lax.expand_dims(lax.reduce_max(scores, (4,)), (4,))
-            greater = lax.max(greatest, most)
+            greater = lax.max(greatest, along(lax.reduce_max, scores))
             shift = lax.select(greater == MINUS_INFINITY, lax.full_like(greater, 0), greater)
             numerators, shrink = lax.exp(scores - shift), lax.exp(greatest - shift)
-            total = total * shrink + lax.expand_dims(lax.reduce_sum(numerators, (4,)), (4,))
+            total = total * shrink + along(lax.reduce_sum, numerators)
             weights = lax.convert_element_type(numerators, value.dtype)
-            flat = (b, n, g * size, sizes.block_keys)
+            flat = products_of(sizes)
             weights = lax.reshape(weights, flat)
             if apart and seen is not None:
                 weighted = sums_of_seen(weights, v_BNKV, lax.reshape(seen, flat))
@@ -83,11 +83,11 @@ def forward(
         divisor = lax.select(total == 0, lax.full_like(total, 1), total)
         out = lax.convert_element_type(sums / divisor, query.dtype)
         return tuple(
-            lax.dynamic_update_slice_in_dim(all_, new, first, 3)
+            lax.dynamic_update_slice_in_dim(all_, new, first, -2)
             for all_, new in zip(made, (out, logsumexp, greatest), strict=True)
         )
 
-    of_all = (b, n, g, sizes.padded_queries)
+    of_all = (*heads, sizes.padded_queries)
     made = (lax.full((*of_all, width), 0, query.dtype), *[lax.full((*of_all, 1), 0, wide)] * 2)
     out, *others = over_queries(of_queries, made, sizes)
     logsumexp, greatest = (lax.squeeze(from_blocks(x, sizes), (3,)) for x in others)

@@ -196,9 +196,9 @@ def _call(
 
 def _of_block(sizes: Sizes, dtype: torch.dtype) -> tuple[TensorSpec, ...]:
     """Scores, and the numbers of batches, heads, queries and keys."""
-    b, n, g, q, k = sizes.scores
-    numbers = [contiguous_spec((size,), torch.int32) for size in (b, n * g, q, k)]
-    return contiguous_spec((b, n * g, q, k), dtype), *numbers
+    shape = (sizes.batch, sizes.key_heads * sizes.sharing, *sizes.scores[-2:])
+    numbers = [contiguous_spec((size,), torch.int32) for size in shape]
+    return contiguous_spec(shape, dtype), *numbers
 
 
 def _of_one_batch(query: Tensor, *others: Tensor) -> list[Tensor]:

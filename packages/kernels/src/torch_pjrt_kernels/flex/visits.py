@@ -35,7 +35,7 @@ class Table(NamedTuple):
     def of(self, first_query: Array, first_key: Array, sizes: Sizes) -> Array:
         """The states of a block of scores: BHQK, each of B and H or 1."""
         found = self.states
-        firsts, wanted = (first_query, first_key), sizes.scores[3:]
+        firsts, wanted = (first_query, first_key), sizes.scores[-2:]
         for dim, first, size, n in zip((2, 3), firsts, self.block, wanted, strict=True):
             n_rows = max(n // size, 1)
             found = lax.dynamic_slice_in_dim(found, lax.div(first, np.int32(size)), n_rows, dim)
@@ -101,7 +101,7 @@ def _folded(
     """The most or least of the states in each block that is computed."""
     found = fold(table.states, axis=axes)
     for dim, n in enumerate(wanted):
-        size, computed = table.block[dim], sizes.scores[3 + dim]
+        size, computed = table.block[dim], sizes.scores[dim - 2]
         if computed >= size:
             n_each = computed // size
             found = lax.slice_in_dim(found, 0, n * n_each, axis=dim)
