@@ -5,7 +5,8 @@ numbers of all, with one read for floats and one for integers. A line of TRL's s
 
     (entropy_sum / num_valid).item() if num_valid > 0 else 0.0
 
-goes on as if the answer were yes, and the device chooses between the two.
+goes on as if the answer were yes, and the device chooses between the two. So does `a / n if n > 0 else 0.0`.
+In a line with `x[mask.bool()].sum()`, what the mask leaves out are zeros, and nobody counts the rest.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ import torch
 
 from torch_pjrt_ecosystem.replacing import wrap
 
-_GUARDED = re.compile(r"\.item\(\) if \w+ > 0 else 0\.0\)?$")
+_GUARDED = re.compile(r"(\.item\(\)|= \w+ / \w+) if \w+ > 0 else 0\.0\)?$")
+_SUMMED = re.compile(r"= \w+\[\w+\.bool\(\)\]\.sum\(\)$")
 
 
 def install(module: ModuleType) -> None:
@@ -34,9 +36,14 @@ def install(module: ModuleType) -> None:
     wrap(trainer, "log", _log)
 
 
-def _compute_loss(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _compute_loss(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+    total = getattr(self, "_total_train_tokens", None)
+    device = getattr(getattr(self, "accelerator", None), "device", None)
+    if isinstance(total, int) and device is not None and device.type == "pjrt":
+        # A tensor from the first step on, and behind each `log`, so that all steps are one program.
+        self._total_train_tokens = torch.tensor(total).to(device)
     with _items_stay():
-        return original(*args, **kwargs)
+        return original(self, *args, **kwargs)
 
 
 @contextlib.contextmanager
@@ -45,12 +52,14 @@ def _items_stay() -> Iterator[None]:
     if "item" in vars(tensors):  # within another of these
         yield
         return
-    answers = _Answers()
-    tensors.item, tensors.__bool__ = answers.methods()
+    answers = _Answers().methods()
+    for name, answer in answers.items():
+        setattr(tensors, name, answer)
     try:
         yield
     finally:
-        del tensors.item, tensors.__bool__
+        for name in answers:
+            delattr(tensors, name)
 
 
 class _Answers:
@@ -62,36 +71,69 @@ class _Answers:
     def __init__(self) -> None:
         self._guard: tuple[torch.Tensor, CodeType, int] | None = None
 
-    def methods(self) -> tuple[Callable[[torch.Tensor], Any], Callable[[torch.Tensor], bool]]:
-        """In the place of `Tensor.item` and `Tensor.__bool__`."""
+    def methods(self) -> dict[str, Callable[..., Any]]:
+        """In the place of those of `Tensor`, by their names."""
 
         def item(tensor: torch.Tensor) -> Any:
             frame = sys._getframe(1)
             if not _is_asked_by_trl(tensor, frame):
                 return torch._C.TensorBase.item(tensor)
-            guard, self._guard = self._guard, None
-            if guard is not None and guard[1:] == (frame.f_code, frame.f_lineno):
-                return torch.where(guard[0], tensor.detach(), 0.0)
-            return tensor.detach()
+            return self._where_it_holds(tensor.detach(), frame)
+
+        def divided(tensor: torch.Tensor, other: Any) -> Any:
+            return self._where_it_holds(
+                torch._C.TensorBase.__truediv__(tensor, other), sys._getframe(1), begun=True
+            )
 
         def truth(tensor: torch.Tensor) -> bool:
             frame = sys._getframe(1)
-            if _is_asked_by_trl(tensor, frame) and _is_guarded(frame):
+            if _is_asked_by_trl(tensor, frame) and _GUARDED.search(_line(frame)):
                 self._guard = tensor, frame.f_code, frame.f_lineno
                 return True
             return torch._C.TensorBase.__bool__(tensor)
 
-        return item, truth
+        def masked(tensor: torch.Tensor, index: Any) -> Any:
+            frame = sys._getframe(1)
+            if _is_mask_of(index, tensor) and _is_trl(frame) and _SUMMED.search(_line(frame)):
+                return torch.where(index, tensor, 0)
+            return torch._C.TensorBase.__getitem__(tensor, index)
+
+        names = ("item", "__truediv__", "__bool__", "__getitem__")
+        return dict(zip(names, (item, divided, truth, masked), strict=True))
+
+    def _where_it_holds(
+        self, tensor: torch.Tensor, frame: FrameType, begun: bool = False
+    ) -> torch.Tensor:
+        """The tensor, or 0 where what this line has asked does not hold.
+
+        begun  the line may go on: only one without a call of `item` ends here.
+        """
+        guard = self._guard
+        if guard is None or guard[1:] != (frame.f_code, frame.f_lineno):
+            return tensor
+        if begun and ".item()" in _line(frame):
+            return tensor
+        self._guard = None
+        return torch.where(guard[0], tensor, 0.0)
+
+
+def _is_mask_of(index: Any, tensor: torch.Tensor) -> bool:
+    """Whether this is a mask of all of its numbers, on the device."""
+    if not (isinstance(index, torch.Tensor) and index.dtype == torch.bool):
+        return False
+    return tensor.device.type == "pjrt" and index.shape == tensor.shape
 
 
 def _is_asked_by_trl(tensor: torch.Tensor, frame: FrameType) -> bool:
-    is_number = tensor.device.type == "pjrt" and not tensor.ndim
-    return is_number and frame.f_globals.get("__name__", "").startswith("trl.")
+    return tensor.device.type == "pjrt" and not tensor.ndim and _is_trl(frame)
 
 
-def _is_guarded(frame: FrameType) -> bool:
-    line = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
-    return _GUARDED.search(line.strip()) is not None
+def _is_trl(frame: FrameType) -> bool:
+    return frame.f_globals.get("__name__", "").startswith("trl.")
+
+
+def _line(frame: FrameType) -> str:
+    return linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
 
 
 def _log(original: Callable[..., None], self: Any, *args: Any, **kwargs: Any) -> None:

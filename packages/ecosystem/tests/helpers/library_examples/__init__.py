@@ -58,7 +58,7 @@ EXAMPLES = (
     Example("DoRA by `Trainer`", "peft", "adapters:dora"),
     Example("IA3 by `Trainer`", "peft", "adapters:ia3"),
     Example("`SFTTrainer`", "trl", "preferences:sft", needs=("datasets",)),
-    Example("`DPOTrainer`", "trl", "preferences:dpo", cost=(4, 5), needs=("datasets",)),
+    Example("`DPOTrainer`", "trl", "preferences:dpo", needs=("datasets",)),
     Example(  # a step, and its EMA, which runs before the next batch
         "training a UNet with `Accelerator` and an EMA",
         "diffusers",
