@@ -14,24 +14,29 @@ import numpy as np
 from jax import lax
 
 from torch_pjrt.plugin import rules
+from torch_pjrt_kernels.paged.measured import Serving, step_of
 
 Array = jax.Array
 State = tuple[Array, Array, Array]
-
-_POSITIONS_OF_STEP = 512
 
 
 def paged_attention(
     query: Array, key_pages: Array, value_pages: Array | None, page_table: Array, lengths: Array,
     sinks: Array | None, key_scale: Array | None, value_scale: Array | None, *,
-    window: int | None, soft_cap: float | None, scale: Any,
+    window: int | None, soft_cap: float | None, scale: Any, positions: int | None = None,
 ) -> Array:  # fmt: skip
-    """As the operator. B batch, Q queries, N key heads, G heads that share one, K positions of a step."""
+    """As the operator. `positions` of a step: None for those that were measured, or are usual. B batch,
+    Q queries, N key heads, G heads that share one, K positions of a step.
+    """
     b, n_queries, heads, width = query.shape
     _, size, n, value_width = (key_pages if value_pages is None else value_pages).shape
     n = n // 2 if value_pages is None else n
     wide, g = rules.opmath(query.dtype), heads // n
-    n_pages = min(max(_POSITIONS_OF_STEP // size, 1), page_table.shape[1])
+    most = page_table.shape[1]
+    if positions is None:
+        shapes = (b * n_queries, b, most * size, heads, n, width, size)
+        positions = step_of(Serving(*shapes, query.dtype.name))
+    n_pages = min(max(positions // size, 1), most)
     n_positions = np.int32(n_pages * size)
     n_steps = -(-page_table.shape[1] // n_pages)
     table = lax.convert_element_type(page_table, np.dtype(np.int32))

@@ -24,30 +24,31 @@ from torch_pjrt_kernels.flex.varlen import (
     seen_by_intervals,
     table_of_intervals,
 )
+from torch_pjrt_kernels.paged.measured import Serving, blocks_of
+from torch_pjrt_kernels.table import Blocks
 
 Array = jax.Array
-
-# Of few tokens most are single ones, of sequences of their own: a block of them reads all their pages.
-_FEW_TOKENS, _QUERIES_OF_FEW, _QUERIES, _KEYS = 128, 8, 64, 512
 
 
 def ragged_paged_attention(
     query: Array, key_pages: Array, value_pages: Array, page_table: Array, lengths: Array,
     query_starts: Array, sinks: Array | None, key_scale: Array | None, value_scale: Array | None,
-    *, window: int | None, soft_cap: float | None, scale: Any,
+    *, window: int | None, soft_cap: float | None, scale: Any, blocks: Blocks | None = None,
 ) -> Array:  # fmt: skip
-    """As the reference."""
+    """As the reference. `blocks`: queries and positions of one; None: what was measured, or is usual."""
     tokens, heads, width = query.shape
     _, size, key_heads, value_width = value_pages.shape
     n_sequences, most = page_table.shape
     table = lax.convert_element_type(page_table, INT32)
     # A block of keys is of one sequence: its table is as long as whole blocks need.
-    n_each = min(max(_KEYS // size, 1), most)
+    shapes = (tokens, n_sequences, most * size, heads, key_heads, width, size)
+    queries, keys = blocks or blocks_of(Serving(*shapes, query.dtype.name))
+    n_each = min(max(keys // size, 1), most)
     table = jnp.pad(table, ((0, 0), (0, -most % n_each)))
     most = table.shape[1]
     sizes = Sizes(
         1, key_heads, heads // key_heads, tokens, n_sequences * most * size,
-        min(_QUERIES if tokens > _FEW_TOKENS else _QUERIES_OF_FEW, tokens), n_each * size,
+        min(queries, tokens), n_each * size,
     )  # fmt: skip
     starts = lax.iota(INT32, n_sequences + 1) * np.int32(most * size)
     before = -1 if window is None else window

@@ -13,10 +13,11 @@ import numpy as np
 from torch_pjrt_kernels.attention.tpu import objection_of_the_chip
 from torch_pjrt_kernels.own.rule_of_dims import SplittingRule
 from torch_pjrt_kernels.own.sharding import on_chips
+from torch_pjrt_kernels.paged.measured import Serving, blocks_of_kernel
+from torch_pjrt_kernels.table import Blocks
 
 Array = jax.Array
 _LANES = 128
-_PAGES_OF_BLOCK, _QUERIES_OF_BLOCK = 16, 32
 _VMEM_BYTES = 32 * 2**20
 # Over several chips each has some key heads, with their values, and the query heads of these.
 _RULE = "t (n g) w, pages size (n 2) w, s, s most, starts -> t (n g) w"
@@ -63,19 +64,25 @@ def objection(
 
 def ragged_paged_attention(
     query: Array, pages: Array, page_table: Array, lengths: Array, query_starts: Array,
-    *, window: int | None, soft_cap: float | None, scale: float | None,
+    *, window: int | None, soft_cap: float | None, scale: float | None, blocks: Blocks | None = None,
 ) -> Array:  # fmt: skip
-    """As the reference; `pages` is (pages, page_size, 2 * key_heads, width): a key head, then its values."""
+    """As the reference; `pages` is (pages, page_size, 2 * key_heads, width): a key head, then its values.
+
+    blocks   how many queries and pages one has; None: what was measured, or is usual.
+    """
     kernel = import_module(_MODULE).ragged_paged_attention
 
     def run(q: Array, kv: Array, ends: Array, table: Array, starts: Array) -> Array:
         n = np.asarray([table.shape[0]], np.int32)
+        (tokens, heads, width), (_, size, both, _) = q.shape, kv.shape
+        shapes = (tokens, len(table), table.shape[1] * size, heads, both // 2, width, size)
+        n_queries, n_pages = blocks or blocks_of_kernel(Serving(*shapes, q.dtype.name))
         return kernel(
             q, kv, ends, table, starts, jax.numpy.asarray(n),
             sm_scale=q.shape[-1] ** -0.5 if scale is None else float(scale),
             sliding_window=None if window is None else window + 1, soft_cap=soft_cap,
-            num_kv_pages_per_block=min(_PAGES_OF_BLOCK, table.shape[1]),
-            num_queries_per_block=min(_QUERIES_OF_BLOCK, q.shape[0]),
+            num_kv_pages_per_block=min(n_pages, table.shape[1]),
+            num_queries_per_block=min(n_queries, tokens),
             vmem_limit_bytes=_VMEM_BYTES,
         )  # fmt: skip
 

@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Sequence
 
 _TUNE, _LOSS = "1x4x4096x64", "4096x2048x32000"
+_RAGGED, _PAGED = "64x4x4096x8:2x64x16", "4x4x4096x8:2x64x16"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -16,13 +17,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     bench.add_argument("--lengths", type=int, nargs="+", default=[1024, 4096])
     bench.add_argument("--op", nargs="+", help="only these functions")
     tune = commands.add_parser("tune", help="find sizes of blocks, and keep them for this device")
-    tune.add_argument("--op", choices=["attention", "splash", "loss"], default="attention",
-                      help="attention in blocks, JAX's kernel for TPUs, in bfloat16, or the loss behind a "
-                           "linear layer")  # fmt: skip
+    tune.add_argument("--op", choices=["attention", "splash", "loss", "ragged", "paged"],
+                      default="attention",
+                      help="attention in blocks, JAX's kernel for TPUs, in bfloat16, the loss behind a "
+                           "linear layer, or attention to a cache in pages")  # fmt: skip
     tune.add_argument(
         "--shapes", nargs="+",
         help="batch x heads x length x width, as in 1x4x4096x64; 1x8:2x4096x64 has 2 key heads; of a "
-             "loss tokens x width x classes, as in 4096x2048x32000",
+             "loss tokens x width x classes, as in 4096x2048x32000; of pages tokens x sequences x positions "
+             "x heads x width x page size, as in 64x4x4096x8:2x64x16",
     )  # fmt: skip
     tune.add_argument("--dtype", default="float32")
     tune.add_argument("--full", action="store_true", help="attention that is not causal")
@@ -32,7 +35,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.command == "bench":
         return _bench(options)
-    return _tune_loss(options, parser) if options.op == "loss" else _tune(options, parser)
+    by_op = {"loss": _tune_loss, "ragged": _tune_pages, "paged": _tune_pages}
+    return by_op.get(options.op, _tune)(options, parser)
 
 
 def _bench(options: argparse.Namespace) -> int:
@@ -109,6 +113,39 @@ def _tune_loss(options: argparse.Namespace, parser: argparse.ArgumentParser) -> 
         print(
             f"{entry}: {best} classes at a time, {took[best] * 1e3:.1f} ms "
             f"({took[best] / took[usual]:.2f} of {usual})",
+            flush=True,
+        )
+    if not options.dry_run:
+        print(f"Kept in {keep(found)}. Programs that are compiled already stay as they are.")
+    return 0
+
+
+def _tune_pages(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+    from torch_pjrt_kernels.paged.measured import Serving
+    from torch_pjrt_kernels.table import keep
+    from torch_pjrt_kernels.tuning.tune_pages import tuned_pages
+
+    example, calls = _PAGED if options.op == "paged" else _RAGGED, []
+    for text in options.shapes or [example]:
+        try:
+            tokens, sequences, positions, heads, width, page = text.split("x")
+            n_heads, _, key_heads = heads.partition(":")
+            sizes = (tokens, sequences, positions, n_heads, key_heads or n_heads, width, page)
+            call = Serving(*map(int, sizes), dtype=options.dtype)
+        except ValueError:
+            parser.error(f"{text!r} is no shape: it takes one like {example}")
+        if call.tokens < call.sequences or (options.op == "paged" and call.tokens % call.sequences):
+            each = "as many for each" if options.op == "paged" else "one for each at least"
+            parser.error(f"{call.tokens} tokens of {call.sequences} sequences: it takes {each}")
+        calls.append(call)
+    found = {}
+    for entry, best, took in tuned_pages(options.op, calls, repetitions=options.repetitions):
+        usual = next(iter(took))
+        found[entry] = best
+        unit = "pages" if " ragged kernel " in entry else "positions"
+        print(
+            f"{entry}: {best[0]} queries and {best[1]} {unit}, {took[best] * 1e3:.1f} ms "
+            f"({took[best] / took[usual]:.2f} of {usual[0]} and {usual[1]})",
             flush=True,
         )
     if not options.dry_run:

@@ -52,8 +52,9 @@ def attention_backward(
     call = _Call((tuple(grad_input_mask), *rest, philox_seed, philox_offset), scale)
     if not torch.is_grad_enabled() or not any(x is not None and x.requires_grad for x in tensors):
         return call.by_one_operator(*tensors)
+    differentiable: Any = _Differentiable
     with enable_single_level_autograd_function():
-        return _Differentiable.apply(call, *tensors)  # pyright: ignore[reportCallIssue, reportReturnType]
+        return differentiable.apply(call, *tensors)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -84,8 +85,9 @@ class _Differentiable(_SingleLevelFunction):
         has_gradient = bias is not None and bias.is_floating_point()
 
         def composed(*tensors: Tensor) -> tuple[Tensor, ...]:
-            bias_of_call = tensors[4] if has_gradient else bias
-            found = _by_simpler_operators(ctx.call, *tensors[:4], bias_of_call)
+            grad_out, query, key, value, *biases = tensors
+            bias_of_call = biases[0] if has_gradient else bias
+            found = _by_simpler_operators(ctx.call, grad_out, query, key, value, bias_of_call)
             return tuple(x for x in found[: 4 if has_gradient else 3] if x is not None)
 
         wanted = (*given, bias) if has_gradient else tuple(given)
