@@ -15,6 +15,7 @@ from torch_pjrt_dynamo.bucket_sizes import Buckets
 from torch_pjrt_dynamo.bucketed import BucketedGraph, varies
 from torch_pjrt_dynamo.compiled import CompiledGraph
 from torch_pjrt_dynamo.devices_of_results import Run, where_traced
+from torch_pjrt_dynamo.direct import without_autograd
 from torch_pjrt_dynamo.donation import donating, positions_of
 from torch_pjrt_dynamo.host import for_host, is_on_host
 from torch_pjrt_dynamo.lines import name_of
@@ -54,7 +55,9 @@ def pjrt(
         if is_on_host(module, example_inputs):
             return for_host(module, example_inputs, aot)
         positions = positions_of(module, chosen.donate)
-        compiled = aot(module, example_inputs)
+        compiled = without_autograd(module, example_inputs, chosen.precision)
+        if compiled is None:
+            compiled = aot(module, example_inputs)
     return donating(compiled, positions) if positions else compiled
 
 

@@ -31,7 +31,7 @@ from torch_pjrt.extend import (
 from torch_pjrt.plugin import TensorSpec, aten, spec_of
 from torch_pjrt_dynamo.operators import CannotRecord
 from torch_pjrt_dynamo.parts import in_parts
-from torch_pjrt_dynamo.recording import InputSpec, RecordedGraph, Written, record
+from torch_pjrt_dynamo.recording import InputSpec, RecordedGraph, Run, Written, record
 
 # They look at the whole storage of a tensor.
 _SEES_STORAGE = frozenset(
@@ -70,6 +70,7 @@ class CompiledGraph:
         self._boxed_call = (
             True  # AOTAutograd asks for it; its wrappers copy what is in the `__dict__`
         )
+        self.run: Run | None = None  # for a graph of other calls than operators
         self.recorded: dict[Any, RecordedGraph] = {}
         # Of `recorded` those that are found by the specs of buffers alone.
         self._plain: dict[tuple[TensorSpec, ...], RecordedGraph] = {}
@@ -134,7 +135,13 @@ class CompiledGraph:
         specs = [InputSpec(x) if x.__class__ is TensorSpec else x for x in key]
         specs = [x if isinstance(x, InputSpec) else x[1] for x in specs]
         found = self.recorded[key] = record(
-            self.module, specs, self.name, apart=self.apart, precision=self.precision
+            self.module,
+            specs,
+            self.name,
+            apart=self.apart,
+            precision=self.precision,
+            run=self.run,
+            above_autograd=self.run is not None,
         )
         if not self._sees_storage and all(
             x.__class__ is TensorSpec and not x.is_complex for x in key
@@ -195,8 +202,12 @@ def called(
             results[position] = source.as_strided(shape, strides, source.storage_offset() + offset)
     if recorded.bases:
         bases = [wrap_sized(made[i], spec) for i, spec in recorded.bases]
+        for position, base in recorded.whole:
+            results[position] = bases[base]
         for position, base, shape, strides, offset in recorded.shared:
             results[position] = bases[base].as_strided(shape, strides, offset)
+    for position in recorded.detached:
+        results[position] = results[position].detach()
     if recorded.refusals:
         deferred_checks(made[-1]).refusals.extend(recorded.refusals)
     args.clear()

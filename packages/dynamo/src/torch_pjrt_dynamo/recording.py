@@ -83,6 +83,8 @@ class RecordedGraph:
     views       (position, argument, shape, strides, offset within the argument): views of arguments.
     bases       (result of the node, its spec): new storages that several results share, and
     shared      (position, base, shape, strides, offset): those.
+    whole       (position, base): a new storage's own tensor.
+    detached    positions of what shares memory with an argument or a base, and is no view of it.
     written     (argument, result of the node, origin): arguments that the graph writes to; the origin is the
                 argument's number among the node's inputs: -1, -2, ..., or None where it is none of them.
     refusals    what the node checks, where it does: its last result says what was found.
@@ -97,6 +99,8 @@ class RecordedGraph:
     views: list[tuple[int, int, Any, Any, int]] = field(default_factory=list)
     bases: list[tuple[int, TensorSpec]] = field(default_factory=list)
     shared: list[tuple[int, int, Any, Any, int]] = field(default_factory=list)
+    whole: list[tuple[int, int]] = field(default_factory=list)
+    detached: list[int] = field(default_factory=list)
     written: list[Written] = field(default_factory=list)
     refusals: list[Refusal] = field(default_factory=list)
     uses_all: bool = False
@@ -112,18 +116,21 @@ def record(
     apart: bool = False,
     precision: str | None = None,
     run: Run | None = None,
+    above_autograd: bool = False,
 ) -> RecordedGraph:
     """Record the graph; `arguments` are objects of `InputSpec` for tensors, and numbers for numbers.
 
     `run` gives the results, if not as the nodes say. What is computed `apart` is computed again though
     another part of the program has computed the same. Products of float32 have the `precision`, if given.
+    `above_autograd`: the calls are a user's, so that what we do for them before autograd is done; else they
+    are operators that AOTAutograd has traced.
 
     Raises `CannotRecord`, which names the node at fault, where one needs the values of tensors.
     """
     scratch = Tape(nested=True, defers_checks=True)
     code = scratch.code = LinedCode()
     try:
-        with _onto(scratch):
+        with _onto(scratch, above_autograd=above_autograd):
             inputs = [_Input.of(scratch, a) if isinstance(a, InputSpec) else a for a in arguments]
             tensors = [i.tensor if isinstance(i, _Input) else i for i in inputs]
             run = run or partial(_run, precision=precision)
@@ -132,23 +139,25 @@ def record(
                 _traced_spec(node, result)
                 for node, result in zip(_outputs(module), results, strict=True)
             ]
-            return _Results(scratch, inputs, results, traced).recorded(name, precision)
+            how = _Results(scratch, inputs, results, traced, above_autograd=above_autograd)
+            try:
+                return how.recorded(name, precision)
+            except _CannotShare as error:
+                raise CannotRecord(module.graph.output_node(), error) from error
     finally:
         deferred_checks_of(scratch)  # if it was not asked for
 
 
 @contextmanager
-def _onto(scratch: Tape) -> Iterator[None]:
+def _onto(scratch: Tape, *, above_autograd: bool = False) -> Iterator[None]:
     """What is recorded in the block goes on that tape; what the caller has switched on is off."""
     with ExitStack() as stack:
         stack.enter_context(torch.no_grad())
         stack.enter_context(_disable_current_modes())
-        for guard in (
-            torch._C._AutoDispatchBelowAutograd,
-            torch._C._DisableAutocast,
-            torch._C.DisableTorchFunction,
-        ):
-            stack.enter_context(guard())
+        if not above_autograd:
+            stack.enter_context(torch._C._AutoDispatchBelowAutograd())
+        stack.enter_context(torch._C._DisableAutocast())
+        stack.enter_context(torch._C.DisableTorchFunction())
         stack.enter_context(onto(scratch))
         yield
 
@@ -292,8 +301,16 @@ def _traced_spec(node: Any, result: Any) -> TensorSpec | None:
     return spec if (spec.shape, spec.dtype) == (tuple(result.shape), result.dtype) else None
 
 
+class _CannotShare(Exception):
+    """A result shares memory with another tensor in a way that a call does not make anew."""
+
+
 class _Results:
-    """What the scratch tape holds at the end, sorted into a `RecordedGraph`."""
+    """What the scratch tape holds at the end, sorted into a `RecordedGraph`.
+
+    Where AOTAutograd traced the graph it makes views anew, and a result may be a copy or the argument
+    itself. For calls of a user's (`above_autograd`), results share memory as they do without a compiler.
+    """
 
     def __init__(
         self,
@@ -301,8 +318,11 @@ class _Results:
         inputs: Sequence[Any],
         results: Sequence[Any],
         traced: Sequence[TensorSpec | None],
+        *,
+        above_autograd: bool = False,
     ) -> None:
         self.scratch = scratch
+        self.shares = above_autograd
         self.traced = traced
         self.inputs = inputs
         self.results = results
@@ -344,13 +364,14 @@ class _Results:
     def view(self, made: RecordedGraph, position: int, argument: int, result: torch.Tensor) -> None:
         """A result that shares the storage of an argument."""
         source = self.inputs[argument]
-        if _layout(result) == _layout(source.tensor):
+        if _layout(result) == _layout(source.tensor) and not self.shares:
             made.given.append((position, argument))
         elif source.strange or result.dtype != source.tensor.dtype or _has_bit(result):
-            self.new(made, position, result)
+            self.copy(made, position, result)
         else:
             offset = result.storage_offset() - source.tensor.storage_offset()
             made.views.append((position, argument, tuple(result.shape), result.stride(), offset))
+            self.note_detached(made, position, result)
 
     def own(self, made: RecordedGraph, positions: list[int]) -> None:
         """Results that share a storage which the graph has made."""
@@ -363,21 +384,39 @@ class _Results:
             or any(map(_has_bit, self.at(positions)))
         ):
             for position in positions:
-                self.new(made, position, self.results[position])
+                made_new = self.new if len(positions) == 1 else self.copy
+                made_new(made, position, self.results[position])
             return
         buffer = buffer_of(first)
         if buffer.spec.dtype != first.dtype:
             for position in positions:
-                self.new(made, position, self.results[position])
+                self.copy(made, position, self.results[position])
             return
         made.bases.append((self.result_of(content(buffer)), buffer.spec))
+        owner = len(made.bases) - 1
         for position in positions:
             t = self.results[position]
+            is_own = self.shares and not t._is_view() and spec_and_offset(t) == (buffer.spec, 0)
+            if is_own and owner not in dict(made.whole).values():
+                made.whole.append((position, owner))
+                continue
             lies = tuple(t.shape), t.stride(), t.storage_offset()
-            made.shared.append((position, len(made.bases) - 1, *lies))
+            made.shared.append((position, owner, *lies))
+            self.note_detached(made, position, t)
+
+    def note_detached(self, made: RecordedGraph, position: int, result: torch.Tensor) -> None:
+        """Of what shares memory: `detach()` gives no view, and what needs no gradient."""
+        if self.shares and not result._is_view():
+            made.detached.append(position)
 
     def at(self, positions: list[int]) -> list[torch.Tensor]:
         return [self.results[p] for p in positions]
+
+    def copy(self, made: RecordedGraph, position: int, result: torch.Tensor) -> None:
+        """A result on a storage of its own, though the calls had it share another's."""
+        if self.shares:
+            raise _CannotShare("A result shares memory with another tensor of another dtype.")
+        self.new(made, position, result)
 
     def new(self, made: RecordedGraph, position: int, result: torch.Tensor) -> None:
         """A result on a storage of its own."""

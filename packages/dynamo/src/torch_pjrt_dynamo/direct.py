@@ -1,0 +1,206 @@
+"""Graphs without gradients, recorded as Dynamo traced them, without AOTAutograd, which takes seconds.
+
+An optimizer's step is such a graph, and whatever runs under `no_grad`. Its calls are made once, on tensors
+of a scratch tape, as they would be without a compiler; what that records is what a call appends. Where
+anything is not as simple as that (a gradient, control flow, a size that varies, a tensor elsewhere or of
+another class, two inputs in one storage), `without_autograd` says None, and AOTAutograd traces the graph.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from types import BuiltinFunctionType
+from typing import Any
+
+import torch
+from torch._subclasses import FakeTensor
+from torch.fx import Graph, GraphModule, Node
+from torch.fx.node import map_arg
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_leaves
+
+from torch_pjrt.extend import buffer_of, is_pjrt, spec_and_offset
+from torch_pjrt.plugin import spec_of
+from torch_pjrt_dynamo.compiled import CompiledGraph
+from torch_pjrt_dynamo.lines import LinedCode, line_of, name_of
+from torch_pjrt_dynamo.operators import CannotRecord
+from torch_pjrt_dynamo.recording import InputSpec
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+_BUILTIN = (torch, torch._C._nn, torch._C._linalg, torch._C._special, torch._C._fft)  # pyright: ignore[reportAttributeAccessIssue]
+_PYTHON = frozenset(("torch.nn.functional", "torch.functional"))
+_OPERATORS = frozenset(f for f in vars(operator).values() if callable(f))
+# They change what a tensor is and not its values, or look at more than those.
+_NOT_OF_VALUES = frozenset(
+    (
+        *("as_strided_", "backward", "detach_", "requires_grad_", "resize_", "resize_as_", "retain_grad"),
+        *("set_", "share_memory_", "squeeze_", "swapaxes_", "swapdims_", "t_", "transpose_", "unsqueeze_"),
+        *("register_hook", "register_post_accumulate_grad_hook"),
+    )
+)  # fmt: skip
+
+
+def without_autograd(
+    module: GraphModule, inputs: Sequence[Any], precision: str | None
+) -> Callable[..., Any] | None:
+    """What Dynamo traced, compiled as it is; None if AOTAutograd is to trace it.
+
+    inputs   the tensors of the first call.
+    """
+    if not _is_simple(module):
+        return None
+    attributes = _attributes(module)
+    tensors = [*attributes.values(), *inputs]
+    if not all(type(x) in _PLAIN and is_pjrt(x) and not isinstance(x, FakeTensor) for x in tensors):
+        return None
+    with _disable_current_modes():
+        if len({id(buffer_of(x)) for x in tensors}) < len(tensors):
+            return None
+        graph = DirectGraph(_of_inputs(module, attributes), name_of(module, "graph"), precision)
+        try:
+            graph.record_for(tensors)
+        except CannotRecord:
+            return None
+    return _WithAttributes(graph, list(attributes.values()))
+
+
+class DirectGraph(CompiledGraph):
+    """A graph of PyTorch's functions and methods, none of which needs a gradient."""
+
+    def __init__(self, module: GraphModule, name: str, precision: str | None) -> None:
+        super().__init__(module, name, precision=precision)
+        self.run = _run
+        self._sees_storage = any(
+            "as_strided" in getattr(n.target, "__name__", str(n.target)) for n in module.graph.nodes
+        )
+
+    def record_for(self, args: list[Any]) -> None:
+        """Record it for tensors that look like these. Raises `CannotRecord` where it needs their values."""
+        self._record(tuple(self._look_of(x) for x in args))
+
+    def _look_of(self, x: torch.Tensor) -> Any:
+        """What a call takes the tensor for; its value is not read, which would be a node of its own."""
+        buffer = buffer_of(x)
+        if self._sees_storage:
+            spec, offset = spec_and_offset(x)
+            return InputSpec, InputSpec(spec, buffer.spec, offset)
+        return spec_of(x.shape, x.dtype, x.stride()) if buffer.viewed else buffer.spec
+
+    def cut_at(self, error: CannotRecord) -> Callable[[list[Any]], list[Any]]:
+        """From now on the graph runs call by call: for inputs that look otherwise it needs their values."""
+        self._parts = lambda args: list(self.module(*args))
+        return self._parts
+
+
+class _WithAttributes:
+    """A function of a graph's own inputs, which is given the tensors that the module held, too."""
+
+    def __init__(self, graph: DirectGraph, attributes: list[torch.Tensor]) -> None:
+        self.graph = graph
+        self.attributes = attributes
+
+    def __call__(self, *args: Any) -> list[Any]:
+        given = [*self.attributes, *args]
+        is_enabled = torch.is_grad_enabled()
+        torch._C._set_grad_enabled(False)
+        try:
+            return self.graph(given)
+        finally:
+            torch._C._set_grad_enabled(is_enabled)
+
+
+def _run(module: GraphModule, tensors: Sequence[Any], code: LinedCode) -> list[Any]:
+    """The results of the calls, made one after another."""
+    environment: dict[Node, Any] = {}
+    given = iter(tensors)
+    for node in module.graph.nodes:
+        if node.op == "placeholder":
+            environment[node] = next(given)
+        elif node.op == "output":
+            return list(map_arg(node.args[0], environment.__getitem__))
+        else:
+            args, kwargs = map_arg((node.args, node.kwargs), environment.__getitem__)
+            with code.at(line_of(node)):
+                try:
+                    environment[node] = _function_of(node)(*args, **kwargs)
+                except Exception as error:
+                    raise CannotRecord(node, error) from error
+    raise AssertionError("a graph without an output")
+
+
+def _function_of(node: Node) -> Callable[..., Any]:
+    target: Any = node.target
+    return getattr(torch.Tensor, target) if node.op == "call_method" else target
+
+
+def _is_simple(module: GraphModule) -> bool:
+    """Whether each call is PyTorch's, of known sizes on this device, and none is differentiated."""
+    grad = torch.is_grad_enabled()
+    for node in module.graph.nodes:
+        if node.op == "output":
+            continue
+        if node.target is torch._C._set_grad_enabled:
+            grad = node.args[0]
+            continue
+        if not _is_known_call(node) or not all(map(_is_plain, _values(node))):
+            return False
+        is_call = node.op not in ("placeholder", "get_attr")
+        if grad and is_call and any(x.requires_grad for x in _values(node)):
+            return False
+    return not torch.is_autocast_enabled("pjrt") and not torch.is_autocast_enabled("cpu")
+
+
+def _is_known_call(node: Node) -> bool:
+    target: Any = node.target
+    if node.op == "call_method":
+        return target not in _NOT_OF_VALUES and callable(getattr(torch.Tensor, target, None))
+    if node.op != "call_function":
+        return node.op in ("placeholder", "get_attr")
+    if isinstance(target, torch._ops.OpOverload):
+        return target.namespace == "aten"
+    name = getattr(target, "__name__", "")
+    if name in _NOT_OF_VALUES:
+        return False
+    if isinstance(target, BuiltinFunctionType) and target not in _OPERATORS:
+        return any(getattr(where, name, None) is target for where in _BUILTIN)
+    return target in _OPERATORS or getattr(target, "__module__", "") in _PYTHON
+
+
+def _values(node: Node) -> Iterator[Any]:
+    """The tensors, and whatever else, that Dynamo traced the node as. Assignment to elements has none."""
+    if node.target is operator.setitem:
+        return iter(())
+    return iter(tree_leaves(node.meta.get("example_value", False)))
+
+
+def _is_plain(value: Any) -> bool:
+    return (
+        isinstance(value, FakeTensor)
+        and value.device.type == "pjrt"
+        and value.layout == torch.strided
+        and not value.is_complex()
+        and all(n.__class__ is int for n in (*value.shape, *value.stride()))
+    )
+
+
+def _attributes(module: GraphModule) -> dict[str, Any]:
+    """The tensors that the graph reads from its module, by name."""
+    names = [str(n.target) for n in module.graph.nodes if n.op == "get_attr"]
+    return {name: operator.attrgetter(name)(module) for name in names}
+
+
+def _of_inputs(module: GraphModule, attributes: dict[str, Any]) -> GraphModule:
+    """The module as a function of what it holds, and then of its inputs."""
+    graph = Graph()
+    held = {name: graph.placeholder(f"held_{i}") for i, name in enumerate(attributes)}
+    copies: dict[Node, Node] = {}
+    for node in module.graph.nodes:
+        if node.op == "get_attr":
+            copies[node] = held[str(node.target)]
+        elif node.op == "output":
+            results = map_arg(node.args[0], copies.__getitem__)
+            graph.output(results).meta = dict(node.meta)
+        elif node.target is not torch._C._set_grad_enabled:
+            copies[node] = graph.node_copy(node, copies.__getitem__)
+    return GraphModule(module, graph)
