@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import torch_pjrt
 from fixture_types import Count
-from torch_pjrt.extend import Program, add_program_hooks
+from torch_pjrt.extend import Program, add_program_hooks, counters
 
 N_CLASSES, LARGE = 4, 8  # so many operators have all programs but those of sums, zeros and reads
 generator = torch.Generator().manual_seed(0)
@@ -193,6 +194,68 @@ def test_a_typical_script_is_two_programs(kind: type[Script], large: list[Progra
     assert len(large) - len(of_state) == SCRIPTS[kind], [
         (len(p.recorded.nodes), p.compilation.cause) for p in large
     ]
+
+
+@pytest.fixture
+def at_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps end where the next batch is fetched."""
+    monkeypatch.setattr(torch_pjrt.config, "step_ends", "batch")
+
+
+@pytest.mark.slow("rows")
+@pytest.mark.parametrize("kind", SCRIPTS, ids=lambda kind: kind.__name__)
+def test_steps_that_end_at_the_next_batch_train_alike(
+    kind: type[Script], at_the_batch: None
+) -> None:
+    torch.manual_seed(0)
+    weights = copy.deepcopy(model().state_dict())
+
+    losses = kind("pjrt", weights).run()
+
+    torch.testing.assert_close(losses, kind("cpu", weights).run(), rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize(("ends", "n_programs"), [("optimizer", 2), ("batch", 1)])
+def test_averages_and_sums_are_part_of_a_step_that_ends_at_the_next_batch(
+    ends: str, n_programs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch_pjrt.config, "step_ends", ends)
+    script = Averaged("pjrt", model().state_dict())
+    script.train()
+    begun = counters.programs_run
+
+    script.train()
+
+    n_steps = len(TRAINED) // 4
+    assert counters.programs_run - begun == n_programs * n_steps + 1  # and the sum that begins
+
+
+def test_two_optimizers_of_a_batch_are_one_program(at_the_batch: None) -> None:
+    layers = [nn.Linear(8, 1).to("pjrt") for _ in range(2)]
+    optimizers = [torch.optim.SGD(layer.parameters(), 1e-2) for layer in layers]
+    marks = []
+    for x, _ in batches(TRAINED, "pjrt"):
+        for layer, optimizer in zip(layers, optimizers, strict=True):
+            optimizer.zero_grad()
+            layer(x).square().mean().backward()
+            optimizer.step()
+        marks.append(counters.programs_run)
+
+    assert [b - a for a, b in itertools.pairwise(marks)] == [1, 1, 1]
+
+
+def test_a_loop_over_one_batch_does_not_go_on_forever(at_the_batch: None) -> None:
+    layer = nn.Linear(8, 1).to("pjrt")
+    optimizer = torch.optim.SGD(layer.parameters(), 1e-2)
+    [x, _] = next(batches(TRAINED, "pjrt"))
+    begun = counters.programs_run
+
+    for _ in range(5):
+        optimizer.zero_grad()
+        layer(x).square().mean().backward()
+        optimizer.step()
+
+    assert counters.programs_run - begun == 4  # the first two are one
 
 
 def n_syncs() -> int:

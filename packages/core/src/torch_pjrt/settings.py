@@ -84,7 +84,11 @@ def _names(variable: str, known: Collection[str]) -> frozenset[str]:
 
 
 # Settings that are one of some words, the first if nobody says another.
-WORDS = {"roll_layers": ("auto", "on", "off"), "check_nans": ("0", "1", "inf")}
+WORDS = {
+    "roll_layers": ("auto", "on", "off"),
+    "check_nans": ("0", "1", "inf"),
+    "step_ends": ("optimizer", "batch"),
+}
 
 
 @dataclass(slots=True)
@@ -108,6 +112,8 @@ class Settings:
     eager         TORCH_PJRT_EAGER=1: each operator runs at once.
     roll_layers   TORCH_PJRT_ROLL_LAYERS: layers that repeat become loops where that pays ("auto"), wherever
                   it can be ("on"), nowhere ("off"). For programs that are compiled from now on.
+    step_ends     TORCH_PJRT_STEP_ENDS: a step's program ends with the optimizer's ("optimizer"), or where
+                  the loader's next batch is fetched, with all that comes before it ("batch").
     check_nans    TORCH_PJRT_CHECK_NANS: "1" to raise where an operator makes a NaN, "inf" an infinity too.
     compile_options   TORCH_PJRT_COMPILE_OPTIONS=name=value,...: XLA's options for programs that are
                   compiled from now on, over those of the device's plugin.
@@ -136,6 +142,9 @@ class Settings:
     eager: bool = field(default_factory=lambda: _flag("TORCH_PJRT_EAGER"))
     roll_layers: str = field(
         default_factory=lambda: _one_of("TORCH_PJRT_ROLL_LAYERS", *WORDS["roll_layers"])
+    )
+    step_ends: str = field(
+        default_factory=lambda: _one_of("TORCH_PJRT_STEP_ENDS", *WORDS["step_ends"])
     )
     check_nans: str = field(
         default_factory=lambda: _one_of("TORCH_PJRT_CHECK_NANS", *WORDS["check_nans"])

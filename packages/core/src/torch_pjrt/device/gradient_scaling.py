@@ -93,7 +93,7 @@ def _step_unless(found_inf: torch.Tensor, optimizer: Optimizer, step: Callable[[
             store(t, value_of(torch.where(skip, old, t)))
     del before[:], skip
     old = None  # whoever holds a value at a sync makes it a result
-    end_step()
+    end_step(optimizer)
     return result
 
 

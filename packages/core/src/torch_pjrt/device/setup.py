@@ -68,4 +68,4 @@ def set_up() -> None:
 def _after_step(optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
     """A training step ends with the optimizer's: one program a step, no `mark_step`."""
     if not gradient_scaling.is_deciding() and not state.tape.nested:
-        end_step()
+        end_step(optimizer)

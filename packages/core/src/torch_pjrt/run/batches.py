@@ -6,6 +6,10 @@ pending. Where no gradients are recorded, each batch is a program: an evaluation
 it records the next, and any number of batches runs the same program.
 
 Batches between which gradients are accumulated stay one program with the optimizer's step.
+
+A step ends with the optimizer's, so that what comes behind it (an average of weights, a sum of losses) never
+makes another program of the whole model. With `settings.step_ends` at "batch" that belongs to the step, which
+ends where the next batch is fetched.
 """
 
 from __future__ import annotations
@@ -19,24 +23,44 @@ from torch_pjrt.client.elsewhere import is_elsewhere_too
 from torch_pjrt.graph.tape import Tape, state
 from torch_pjrt.run.sync import sync
 from torch_pjrt.session import session
+from torch_pjrt.settings import settings
 
 
 class _Position(threading.local):
-    """Whether a thread is between two steps: no batch has come since the last optimizer's step, or ever."""
+    """Where a thread is.
+
+    between   no batch has come since the last optimizer's step, or ever.
+    in_batch  a batch has come, with gradients, and the next one has not been asked for.
+    taken     optimizers whose steps are pending, by id: there is one of each in a batch.
+    """
 
     between: bool = True
+    in_batch: bool = False
+
+    def __init__(self) -> None:
+        self.taken: set[int] = set()
 
     def forget(self) -> None:
-        self.between = True
+        self.between, self.in_batch = True, False
+        self.taken.clear()
 
 
 _position = session.own("whether a thread is between two steps", _Position())
 
 
-def end_step() -> None:
-    """Sync at the end of an optimizer's step: one program a step, without a `mark_step`."""
-    sync("optimizer step")
+def end_step(optimizer: object = None) -> None:
+    """Sync at the end of an optimizer's step: one program a step, without a `mark_step`.
+
+    Or leave it to the next batch, where `settings.step_ends` says so. Who steps twice without another batch
+    has a loop of another kind: steps end as they come, until a batch is fetched again.
+    """
     _position.between = True
+    if settings.step_ends == "batch" and _position.in_batch and _is_own(state.tape):
+        if id(optimizer) not in _position.taken:
+            _position.taken.add(id(optimizer))
+            return
+        _position.in_batch = False
+    sync("optimizer step")
 
 
 def run_between_steps() -> None:
@@ -44,6 +68,8 @@ def run_between_steps() -> None:
 
     Nothing is run on a nested tape, and where other processes would have to run it too.
     """
+    _position.in_batch = False
+    _position.taken.clear()
     if _position.between or not torch.is_grad_enabled():
         tape = state.tape
         if tape.values and not (tape.nested or is_in_bad_fork()) and _is_own(tape):
@@ -53,7 +79,7 @@ def run_between_steps() -> None:
 def begin_step() -> None:
     """Called when a batch has come: with gradients, a step begins that an optimizer ends."""
     if torch.is_grad_enabled():
-        _position.between = False
+        _position.between, _position.in_batch = False, True
 
 
 def _is_own(tape: Tape) -> bool:
