@@ -66,7 +66,8 @@ def end_step(optimizer: object = None) -> None:
 def run_between_steps() -> None:
     """Run what is pending, between two steps or without gradients; called before a batch is fetched.
 
-    Nothing is run on a nested tape, and where other processes would have to run it too.
+    Nothing is run on a nested tape, and where all processes would have to run it, at a batch of each. Where
+    several may run a tape as one program, they agree on what they do, or do it part by part.
     """
     _position.in_batch = False
     _position.taken.clear()
@@ -85,6 +86,4 @@ def begin_step() -> None:
 def _is_own(tape: Tape) -> bool:
     """Whether no chips of other processes are in it."""
     arrays = [value.array for value in tape.inputs]
-    return tape.joint is None and not any(
-        a is not None and is_elsewhere_too(a.sharding) for a in arrays
-    )
+    return not any(a is not None and is_elsewhere_too(a.sharding) for a in arrays)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import sys
 import threading
 import time
 from collections import Counter, defaultdict, deque
@@ -41,7 +42,8 @@ Function = Callable[..., Sequence[Any]]
 
 # A collective after so few values does not wait for more: others may wait for it.
 _FEW = 4
-# Unless so often others that waited came behind one like it, and no read between: it is the first of a step.
+# Unless more is sure to come, where a module or backward calls it; or so often others that waited came behind
+# one like it, and no read between: it is the first of a step.
 _OFTEN = 2
 
 
@@ -131,7 +133,7 @@ class Group:
         if self._at_once and self._by_then != _syncs_and_reads():
             self._at_once.clear()
         if tape.joint is None and tape.size <= _FEW:
-            return self._began_steps[signature] < _OFTEN
+            return self._began_steps[signature] < _OFTEN and not _is_part_of_a_pass()
         self._began_steps.update(self._at_once)
         self._at_once.clear()
         return False
@@ -164,6 +166,19 @@ class _Contents:
         """Have the tensors hold that again."""
         for buffer, *before in self._before:
             buffer.value, buffer.blank, buffer.viewed = before
+
+
+_CALL_OF_A_MODULE = torch.nn.Module._call_impl.__code__
+
+
+def _is_part_of_a_pass() -> bool:
+    """Whether it is called within a forward or a backward: by FSDP or DDP, say, or by the user's layer."""
+    if torch._C._current_graph_task_id() != -1:
+        return True
+    frame = sys._getframe()
+    while frame is not None and frame.f_code is not _CALL_OF_A_MODULE:
+        frame = frame.f_back
+    return frame is not None
 
 
 def _syncs_and_reads() -> tuple[int, int]:

@@ -17,8 +17,9 @@ import torch
 import torch.distributed as dist
 from torch._prims_common import compute_required_storage_length
 from torch.nn.parallel import _functions
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from torch_pjrt.extend import call_pinned
+from torch_pjrt.extend import call_pinned, current, run_pending
 
 _PyTorchs: Any = dist.Reducer  # pyright: ignore[reportPrivateImportUsage]
 # Where in a reducer's arguments it says that parameters may be unused.
@@ -26,7 +27,11 @@ _MAY_BE_UNUSED = 6
 
 
 class Reducer(_PyTorchs):
-    """PyTorch's, and does what it does."""
+    """PyTorch's, and does what it does.
+
+    In its second step DDP makes new buckets. They are made by a program of their own here: with the rest of
+    the step they would make it another one than all steps to come.
+    """
 
     def __init__(self, params: Sequence[torch.Tensor], *rest: Any, **more: Any) -> None:
         self._on_pjrt = any(p.device.type == "pjrt" for p in params)
@@ -35,10 +40,38 @@ class Reducer(_PyTorchs):
             _without_pinned_memory()
         super().__init__(params, *rest, **more)
 
+    def _rebuild_buckets(self) -> bool:
+        if not self._on_pjrt:
+            return super()._rebuild_buckets()
+        with _Made() as made:
+            are_new = super()._rebuild_buckets()
+        if made.tensors:
+            for bucket in made.tensors:
+                bucket.zero_()
+            run_pending(current(), "DDP's new buckets")
+        return are_new
+
     def _set_static_graph(self) -> None:
         if self._on_pjrt:
             _without_pinned_memory()
         super()._set_static_graph()
+
+
+class _Made(TorchDispatchMode):
+    """Keeps the tensors that C++ makes on the device without content."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tensors: list[torch.Tensor] = []
+
+    def __torch_dispatch__(self, op: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = op(*args, **(kwargs or {}))
+        if op in _EMPTY and made.device.type == "pjrt" and made.is_floating_point():
+            self.tensors.append(made)
+        return made
+
+
+_EMPTY = (torch.ops.aten.empty.memory_format, torch.ops.aten.empty_strided.default)
 
 
 def install() -> None:
