@@ -36,7 +36,8 @@ def like(*shape: int, spec: Any = (), dtype: torch.dtype = torch.bfloat16) -> to
 def step(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *mask: torch.Tensor) -> Any:
     leaves = [x.detach().requires_grad_() for x in (q, k, v)]
     form: dict[str, Any] = {"attn_mask": mask[0]} if mask else {"is_causal": True}
-    y = scaled_dot_product_attention(*leaves, **form, enable_gqa=True)
+    attend: Any = scaled_dot_product_attention
+    y = attend(*leaves, **form, enable_gqa=True)
     return torch.autograd.grad(y.float().square().sum(), leaves)
 
 
@@ -91,3 +92,15 @@ def test_layers_whose_weights_are_spread_have_it_too() -> None:
 
     assert not any(name in text for name in GATHERS)
     assert results_of_calls(text) == {"bf16[2,4,1024,64]"}
+
+
+def test_keys_that_are_not_split_as_queries_are() -> None:
+    """JAX's own rule refuses them while XLA compiles; the kernels package maps the call."""
+    pytest.importorskip("torch_pjrt_kernels", reason="it maps the call over chips")
+    q = like(BATCH, HEADS, LENGTH, WIDTH, spec=("data", "model"))
+    k, v = (like(BATCH, 1, LENGTH, WIDTH, spec=("data",)) for _ in range(2))
+
+    text = torch_pjrt.compile_for(TARGET, step, q, k, v).text()
+
+    assert not any(name in text for name in GATHERS)
+    assert results_of_calls(text) == {"bf16[2,4,1024,64]", "bf16[2,1,1024,64]"}

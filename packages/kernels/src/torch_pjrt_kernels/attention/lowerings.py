@@ -12,7 +12,7 @@ import numpy as np
 from jax import lax
 
 from torch_pjrt.plugin import LoweringTable, aten, client, rules
-from torch_pjrt_kernels.attention import tpu
+from torch_pjrt_kernels.attention import own_on_chips, tpu
 from torch_pjrt_kernels.attention.blockwise import forward
 from torch_pjrt_kernels.attention.blockwise_backward import backward
 from torch_pjrt_kernels.attention.choice import (
@@ -27,6 +27,7 @@ from torch_pjrt_kernels.attention.choice import (
     sizes_of,
 )
 from torch_pjrt_kernels.attention.form import Form, Sizes
+from torch_pjrt_kernels.own.sharding import splits
 
 Array = jax.Array
 Call = rules.Attention | rules.AttentionBackward
@@ -75,6 +76,8 @@ def scaled_dot_product_attention(
 ) -> Any:
     """As core's: the output, the logsumexp, and the seed of what is dropped among what is not used."""
     problem, way = problem_of(call), way_of(call, beneath).name
+    if way == OWN and splits():
+        return own_on_chips.forward(beneath, call)
     if way in (OWN, AT_ONCE):
         return beneath(call)
     query, key, value = (_batched(x) for x in (call.query, call.key, call.value))
@@ -104,6 +107,8 @@ def scaled_dot_product_attention_backward(
 ) -> Any:
     """As core's. The logsumexp has 32 bits: for queries of 64 it is made anew."""
     problem, way = problem_of(call), way_of(call, beneath).name
+    if way == OWN and splits():
+        return own_on_chips.backward(beneath, call)
     if way in (OWN, AT_ONCE):
         return beneath(call)
     grad, query, key, value, out = (
