@@ -1,12 +1,14 @@
 """A process of a run that trains as ordinary scripts do; prints how many programs each step compiled and ran.
 
-Each way to spread a model has widths of its own, so that no two share a program. The loop is one for all: a
-loader, gradients that are clipped or not, an optimizer with state, a schedule, a loss that is read.
+With `grids`, models over two dims of a mesh. Each way to spread a model has widths of its own, so that
+no two share a program. The loop is one for all: a loader, gradients that are clipped or not, an
+optimizer with state, a schedule, a loss that is read.
 """
 
 from __future__ import annotations
 
 import json
+import sys
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -16,9 +18,10 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
-from training_loop import WORDS, BlockPolicy, Model, loss_of
+from training_loop import WORDS, BlockPolicy, Model, grid_of, loss_of
 
 from torch_pjrt.extend import counters
 
@@ -46,6 +49,31 @@ def ddp(model: Model) -> nn.Module:
     return DistributedDataParallel(model.to("pjrt"))
 
 
+def hybrid(model: Model) -> nn.Module:
+    """Shards in pairs of ranks, replicas across."""
+    mesh = grid_of("pjrt", "replicate", "shard")
+    for block in model.blocks:
+        fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    return model
+
+
+def tensor_parallel(model: Model) -> nn.Module:
+    """Products of a block in pairs of ranks, shards across."""
+    mesh = grid_of("pjrt", "data", "model")
+    for block in model.blocks:
+        parallelize_module(
+            block, mesh["model"], {"up": ColwiseParallel(), "down": RowwiseParallel()}
+        )
+        fully_shard(block, mesh=mesh["data"])
+    fully_shard(model, mesh=mesh["data"])
+    return model
+
+
+GRIDS: dict[str, Callable[[Model], nn.Module]] = {
+    "FSDP2, hybrid": hybrid,
+    "FSDP2 and tensor parallel": tensor_parallel,
+}
 WAYS: dict[str, Callable[[Model], nn.Module]] = {
     "FSDP2": fsdp2,
     "FSDP1": fsdp1(),
@@ -81,10 +109,11 @@ def main() -> None:
     warnings.simplefilter("ignore")
     dist.init_process_group("cpu:gloo,pjrt:pjrt")
     found = {}
-    for i, (name, way) in enumerate(WAYS.items()):
+    ways = GRIDS if "grids" in sys.argv else WAYS
+    for i, (name, way) in enumerate(ways.items()):
         torch.manual_seed(0)
         model = way(Model(width=8 + 8 * i))
-        found[name] = steps(model, reads_every=1 + i % 2, clips=i == 0)
+        found[name] = steps(model, reads_every=1 + i % 2, clips=name == "FSDP2")
     print(json.dumps(found))
     dist.destroy_process_group()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from several import run
 
 # Programs that a step compiles and runs. The first one makes the optimizer's state, too.
@@ -17,7 +18,22 @@ EXPECTED = {
 }
 
 
+# Over two dims of a mesh a step is a program for each change of the process group.
+OF_GRIDS = {"FSDP2, hybrid": 6, "FSDP2 and tensor parallel": 9}
+
+
 def test_each_step_is_a_program_and_one_is_compiled():
     for ended in run("ordinary_scripts.py", 2):
         assert ended.status == 0, ended.err
         assert json.loads(ended.out.splitlines()[-1]) == EXPECTED
+
+
+@pytest.mark.slow
+def test_over_two_dims_of_a_mesh_no_program_is_compiled_from_the_third_step_on():
+    for ended in run("ordinary_scripts.py", 4, "grids", timeout_s=400):
+        assert ended.status == 0, ended.err
+        steps = json.loads(ended.out.splitlines()[-1])
+        assert {name: of[2:] for name, of in steps.items()} == {
+            name: [[0, n]] * len(steps[name][2:]) for name, n in OF_GRIDS.items()
+        }
+        assert all(len(of) > 3 for of in steps.values())
