@@ -47,9 +47,10 @@ def test_two_processes_train_as_one_does(
         )
         assert seen["held"] == one["held"] // (2 if name == "pjrt_fsdp" else 1)
         cost = [0, 1, 0] if way == "fabric" else [1, 1, 0]
-        # Of the first step behind a validation the processes may run two programs, of the others one.
         assert seen["steps"][-2:] == [cost] * 2
-        assert seen["steps"][-3] in (cost, [cost[0], cost[1] + 1, 0], [cost[0], cost[1] + 1, 1])
+        assert (
+            seen["steps"][-3][:2] == cost[:2]
+        )  # behind a validation; of layers it is compiled once more
         assert seen["fallbacks"] == 0
 
 
