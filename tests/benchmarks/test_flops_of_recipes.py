@@ -44,3 +44,12 @@ def test_flops_of_a_step_are_those_of_its_products(recipe: Any) -> None:
         model(given).logits.sum().backward()
 
     assert recipes.model_flops(recipe) == pytest.approx(counted.get_total_flops(), rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("few", "expected"), [((18.4, 30.4), 390.4), ((), None), ((18.4, None), None)]
+)
+def test_operations_of_many_layers_are_on_a_line(
+    few: tuple[float | None, ...], expected: float | None
+) -> None:
+    assert recipes.by_the_line(32, *few) == pytest.approx(expected)
