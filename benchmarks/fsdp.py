@@ -3,10 +3,11 @@
     python benchmarks/fsdp.py ahead --targets v5p:2x2x2 v5p:2x2x4    for slices of TPUs, ahead of time
     python benchmarks/fsdp.py here                                   a small one, on eight chips of the CPU
 
-`ahead` needs `libtpu`. Each way is compiled in a process of its own, and prints a row in Markdown as it is
-done. With `--layers 2 4` the model has so many layers, and a row says what follows for all 32, since each
-layer adds the same: memory is a line in their number. Parameters and AdamW's moments are float32, layers
-compute in bfloat16 (`MixedPrecisionPolicy`), a chip has `--sequences` of `--length` tokens.
+`ahead` needs `libtpu`. Each way is compiled in a process of its own, and prints a row in Markdown as it
+is done. With `--planned` memory and collectives are those that libtpu has planned, and the code, which
+takes most of the time, is not generated: all 32 layers take a minute or two where they are rolled.
+Parameters and AdamW's moments are float32, layers compute in bfloat16 (`MixedPrecisionPolicy`), a chip
+has `--sequences` of `--length` tokens.
 """
 
 from __future__ import annotations
@@ -37,6 +38,12 @@ WAYS = (
     "hybrid",
     "2-d",
     "2-d, remat",
+    "plain, rolled",
+    "fsdp, rolled",
+    "hybrid, rolled",
+    "2-d, rolled",
+    "hybrid, remat, rolled",
+    "2-d, remat, rolled",
 )
 
 
@@ -140,7 +147,7 @@ def spread(model: Any, way: str, mesh: Any, gathers: str = "tied") -> None:
     from torch_pjrt_spmd import mark_sharding
 
     half = MixedPrecisionPolicy(torch.bfloat16, torch.float32)
-    if way == "plain":
+    if way.startswith("plain"):
         return
     if way.startswith("2-d"):
         for layer in model.layers:
@@ -184,7 +191,7 @@ def measured(
     model = model_of(shape, "remat" in way, "meta" if target else "cpu")
     spread(model, way, mesh, gathers)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
-    autocast = way == "plain"
+    autocast = way.startswith("plain")
 
     def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         optimizer.zero_grad()
@@ -240,8 +247,6 @@ def in_schedule(command: list[str], seconds: float) -> dict[str, Any]:
     XLA cannot read all programs back (those with the sparse cores of v5p), so the process that compiles is
     ended as soon as the schedule is there.
     """
-    from torch_pjrt.extend import each_collective
-
     with tempfile.TemporaryDirectory() as folder:
         flags = (
             f"--xla_jf_dump_to={folder} --xla_jf_dump_hlo_text=true --xla_jf_dump_llo_text=false"
@@ -263,8 +268,69 @@ def in_schedule(command: list[str], seconds: float) -> dict[str, Any]:
         finally:
             process.kill()
             process.wait()
-    if not _is_all(text):
-        return {}
+    return of_schedule(text) if _is_all(text) else {}
+
+
+def planned(command: list[str], seconds: float) -> dict[str, Any]:
+    """Memory and collectives of a program that libtpu has planned, without the code that it would generate.
+
+    XLA writes how it assigns memory to buffers before that, and the schedule last. A whole compilation counts
+    the code apart, and less between; in the one that was compared the sum is the same to 1 MB.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_dump_to={folder} --xla_dump_hlo_as_text"
+        output = Path(folder) / "output"
+        begun = time.monotonic()
+        with output.open("w") as said:
+            process = subprocess.Popen(
+                command, env={**os.environ, "XLA_FLAGS": flags}, stdout=said, stderr=said
+            )
+            try:
+                while not (done := list(Path(folder).glob("*after_buffer_assignment.txt"))):
+                    if process.poll() is not None or time.monotonic() - begun > seconds:
+                        break
+                    time.sleep(1)
+                time.sleep(2 * bool(done))  # of a file that is being written
+            finally:
+                process.kill()
+                process.wait()
+        if not done:
+            lines = [line for line in output.read_text().splitlines() if line.startswith("{")]
+            if process.returncode < 0:  # ended above
+                return {"full": f"not planned in {seconds:.0f} s"}
+            return json.loads(lines[-1]) if lines else {"full": output.read_text().strip()[-300:]}
+        [assignment] = Path(folder).glob("*after_optimizations-buffer-assignment.txt")
+        sizes = assigned(assignment.read_text())
+        return {
+            "arguments": sizes["parameter"],
+            "between": sizes["temp"],
+            "chip": sizes["parameter"] + sizes["temp"] + sizes["result"],
+            "host": sizes["host"],
+            "seconds": time.monotonic() - begun,
+            **of_schedule(done[0].read_text()),
+        }
+
+
+def assigned(text: str) -> Counter[str]:
+    """In XLA's text of buffers: bytes of the chip's memory for inputs, results, and between; the host's."""
+    sizes: Counter[str] = Counter()
+    for size, rest in re.findall(r"^allocation \d+: size (\d+)(.*)", text, re.MULTILINE):
+        if (
+            "color" in rest or "thread-local" in rest
+        ):  # another memory than the chip's, or counted twice
+            sizes["host"] += int(size) * ("color 5," in rest)
+            continue
+        kinds = ("parameter", "preallocated-temp", "live-out")
+        kind = next((kind for kind in kinds if kind in rest), "other")
+        named = {"preallocated-temp": "temp", "live-out": "result"}
+        sizes[named.get(kind, kind)] += int(size)
+    return sizes
+
+
+def of_schedule(text: str) -> dict[str, Any]:
+    """Collectives of a scheduled program, as they stand in its text: those in a loop once."""
+    from torch_pjrt.extend import each_collective
+
     kinds: Counter[str] = Counter()
     sizes: Counter[str] = Counter()
     for kind, n_bytes, _ in each_collective(text):
@@ -309,6 +375,7 @@ def main() -> None:
     parser.add_argument("--sequences", type=int, default=1)
     parser.add_argument("--length", type=int)
     parser.add_argument("--gathers", choices=tuple(GATHERED), default="tied")
+    parser.add_argument("--planned", action="store_true", help="generate no code")
     parser.add_argument("--timeout", type=float, default=900)
     given = parser.parse_args()
     if given.where == "one":
@@ -331,6 +398,8 @@ def in_a_process(given: Any, target: str | None, way: str, n: int) -> dict[str, 
     command += ["--targets", target] if target else ["--targets", "none"]
     command += ["--sequences", str(given.sequences), "--gathers", given.gathers]
     command += ["--length", str(given.length)] if given.length else []
+    if given.planned and target:
+        return planned(command, given.timeout)
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, check=False, timeout=given.timeout
