@@ -11,7 +11,7 @@ import transformers
 
 from torch_pjrt_ecosystem.table import PATCHES
 
-MODELS = Path(transformers.__file__).parent / "models"
+MODELS = Path(str(transformers.__file__)).parent / "models"
 NAME = re.compile("expert|gat(e|ing)|router|sparse|moe(block|layer)?$", re.IGNORECASE)
 READS = {"nonzero", "tolist", "item", "bincount"}
 CALL = re.compile(rf"\.({'|'.join(READS)})\(")
