@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Groups:
     """Rows that lie by expert. Behind those of the last are rows that no expert has.
 

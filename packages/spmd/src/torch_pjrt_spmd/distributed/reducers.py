@@ -20,6 +20,7 @@ from torch.nn.parallel import _functions
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from torch_pjrt.extend import call_pinned, current, run_pending
+from torch_pjrt.plugin import aten
 
 _PyTorchs: Any = dist.Reducer  # pyright: ignore[reportPrivateImportUsage]
 # Where in a reducer's arguments it says that parameters may be unused.
@@ -71,7 +72,7 @@ class _Made(TorchDispatchMode):
         return made
 
 
-_EMPTY = (torch.ops.aten.empty.memory_format, torch.ops.aten.empty_strided.default)
+_EMPTY = (aten.empty.memory_format, aten.empty_strided.default)
 
 
 def install() -> None:
