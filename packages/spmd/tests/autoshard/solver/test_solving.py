@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 
 from torch_pjrt_spmd.autoshard.solver import FORBIDDEN, Infeasible, Problem, solve
+from torch_pjrt_spmd.autoshard.solver.arrays import arrays_of
+from torch_pjrt_spmd.autoshard.solver.contraction import Contraction
+from torch_pjrt_spmd.autoshard.solver.core import core_of
+from torch_pjrt_spmd.autoshard.solver.episodes import Episodes
+from torch_pjrt_spmd.autoshard.solver.incumbent import Clock, Incumbent
 from torch_pjrt_spmd.autoshard.solver.known import by_trying_all, planted, scattered
+from torch_pjrt_spmd.autoshard.solver.relaxation import Relaxation
 
 SECONDS = 60.0  # more than any of these needs: they end when the best is proven
 
@@ -72,18 +78,32 @@ def test_a_limit_that_the_least_of_all_nodes_exceeds_is_infeasible_with_the_peak
     assert (caught.value.least_peak, caught.value.time, caught.value.proven) == (2, 2, True)
 
 
-def test_where_pairs_and_memory_together_leave_nothing_it_is_infeasible():
+def infeasible() -> Problem:
+    """Each node alone has room, but the two are to choose the same."""
     same = np.where(np.eye(2, dtype=bool), 0, FORBIDDEN)
     free = np.zeros(2, np.int64)
-    problem = Problem(
+    return Problem(
         [free, free], [np.array([1, 9]), np.array([9, 1])], np.array([[0, 2], [0, 2]]),
         np.array([[0, 1]]), [same], np.array([0]), usage_limit=5,
     )  # fmt: skip
 
+
+def test_where_pairs_and_memory_together_leave_nothing_it_is_infeasible():
     with pytest.raises(Infeasible) as caught:
-        solve(problem, SECONDS)
+        solve(infeasible(), SECONDS)
     assert caught.value.proven
     assert caught.value.least_peak == 10
+
+
+@pytest.mark.parametrize("price", [0.0, 1.0, 1e30, 1e300])
+def test_no_choice_is_repaired_where_there_is_none_however_high_prices_have_grown(price):
+    problem = infeasible()
+    core = core_of(problem, Contraction(problem))
+    relaxation = Relaxation(arrays_of(core))
+    relaxation.prices = np.full(len(relaxation.prices), price)
+    episodes = Episodes(relaxation.arrays, relaxation, Incumbent(core, Clock.of(SECONDS)), 0)
+
+    assert episodes.repaired(np.zeros(len(relaxation.arrays.offsets) - 1, np.int64)) is None
 
 
 def test_a_problem_without_nodes_has_the_empty_choice():

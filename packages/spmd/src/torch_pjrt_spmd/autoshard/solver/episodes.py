@@ -73,7 +73,10 @@ class Episodes:
         """A choice within the limits, near this one: memory that is too much used has a price that grows."""
         arrays = self.arrays
         priced = arrays.costs + price_costs(arrays, self.relaxation.prices)
-        worth = 1e-3 * max(1.0, float(np.median(priced[priced < NEVER])) * self._most)
+        # Where nothing is within the limits, prices grow until no strategy is worth its memory.
+        affordable = priced[priced < NEVER]
+        usual = float(np.median(affordable)) if len(affordable) else 0.0
+        worth = 1e-3 * max(1.0, usual * self._most)
         for _ in range(REPAIRS):
             usage = usage_of(arrays, choice)
             over = usage - arrays.limits
