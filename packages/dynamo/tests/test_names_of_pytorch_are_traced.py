@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._dynamo.exc import Unsupported
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
@@ -113,7 +114,7 @@ def test_it_is_one_graph(function: Callable[[Tensor], Tensor], device: str, back
 
     try:
         found = torch.compile(function, backend=backend, fullgraph=True)(x)
-    except torch._dynamo.exc.Unsupported as error:
+    except Unsupported as error:
         if "setattr() is not supported on type OrderedDict" in str(error):
             pytest.skip("PyTorch 2.15 traces no `state_dict()`, without this package either")
         raise
