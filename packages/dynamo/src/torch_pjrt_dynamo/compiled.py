@@ -31,7 +31,7 @@ from torch_pjrt.extend import (
 from torch_pjrt.plugin import TensorSpec, aten, spec_of
 from torch_pjrt_dynamo.operators import CannotRecord
 from torch_pjrt_dynamo.parts import in_parts
-from torch_pjrt_dynamo.recording import InputSpec, RecordedGraph, Run, Written, record
+from torch_pjrt_dynamo.recording import InputSpec, RecordedGraph, Written, record
 
 # They look at the whole storage of a tensor.
 _SEES_STORAGE = frozenset(
@@ -55,6 +55,10 @@ class CompiledGraph:
     precision   of its products of float32, by PyTorch's name; None for the one in force when they run.
     """
 
+    above_autograd = (
+        False  # whether its calls are a user's, and no operators that AOTAutograd traced
+    )
+
     def __init__(
         self,
         module: torch.fx.GraphModule,
@@ -70,7 +74,6 @@ class CompiledGraph:
         self._boxed_call = (
             True  # AOTAutograd asks for it; its wrappers copy what is in the `__dict__`
         )
-        self.run: Run | None = None  # for a graph of other calls than operators
         self.recorded: dict[Any, RecordedGraph] = {}
         # Of `recorded` those that are found by the specs of buffers alone.
         self._plain: dict[tuple[TensorSpec, ...], RecordedGraph] = {}
@@ -140,8 +143,7 @@ class CompiledGraph:
             self.name,
             apart=self.apart,
             precision=self.precision,
-            run=self.run,
-            above_autograd=self.run is not None,
+            above_autograd=self.above_autograd,
         )
         if not self._sees_storage and all(
             x.__class__ is TensorSpec and not x.is_complex for x in key

@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_leaves
 from torch_pjrt.extend import buffer_of, is_pjrt, spec_and_offset
 from torch_pjrt.plugin import spec_of
 from torch_pjrt_dynamo.compiled import CompiledGraph
-from torch_pjrt_dynamo.lines import LinedCode, line_of, name_of
+from torch_pjrt_dynamo.lines import name_of
 from torch_pjrt_dynamo.operators import CannotRecord
 from torch_pjrt_dynamo.recording import InputSpec
 
@@ -52,7 +52,7 @@ def without_autograd(
         return None
     attributes = _attributes(module)
     tensors = [*attributes.values(), *inputs]
-    if not all(type(x) in _PLAIN and is_pjrt(x) and not isinstance(x, FakeTensor) for x in tensors):
+    if not all(type(x) in _PLAIN and is_pjrt(x) for x in tensors):
         return None
     with _disable_current_modes():
         if len({id(buffer_of(x)) for x in tensors}) < len(tensors):
@@ -68,9 +68,10 @@ def without_autograd(
 class DirectGraph(CompiledGraph):
     """A graph of PyTorch's functions and methods, none of which needs a gradient."""
 
+    above_autograd = True
+
     def __init__(self, module: GraphModule, name: str, precision: str | None) -> None:
         super().__init__(module, name, precision=precision)
-        self.run = _run
         self._sees_storage = any(
             "as_strided" in getattr(n.target, "__name__", str(n.target)) for n in module.graph.nodes
         )
@@ -110,32 +111,10 @@ class _WithAttributes:
             torch._C._set_grad_enabled(is_enabled)
 
 
-def _run(module: GraphModule, tensors: Sequence[Any], code: LinedCode) -> list[Any]:
-    """The results of the calls, made one after another."""
-    environment: dict[Node, Any] = {}
-    given = iter(tensors)
-    for node in module.graph.nodes:
-        if node.op == "placeholder":
-            environment[node] = next(given)
-        elif node.op == "output":
-            return list(map_arg(node.args[0], environment.__getitem__))
-        else:
-            args, kwargs = map_arg((node.args, node.kwargs), environment.__getitem__)
-            with code.at(line_of(node)):
-                try:
-                    environment[node] = _function_of(node)(*args, **kwargs)
-                except Exception as error:
-                    raise CannotRecord(node, error) from error
-    raise AssertionError("a graph without an output")
-
-
-def _function_of(node: Node) -> Callable[..., Any]:
-    target: Any = node.target
-    return getattr(torch.Tensor, target) if node.op == "call_method" else target
-
-
 def _is_simple(module: GraphModule) -> bool:
     """Whether each call is PyTorch's, of known sizes on this device, and none is differentiated."""
+    if torch.is_autocast_enabled("pjrt") or torch.is_autocast_enabled("cpu"):
+        return False
     grad = torch.is_grad_enabled()
     for node in module.graph.nodes:
         if node.op == "output":
@@ -148,7 +127,7 @@ def _is_simple(module: GraphModule) -> bool:
         is_call = node.op not in ("placeholder", "get_attr")
         if grad and is_call and any(x.requires_grad for x in _values(node)):
             return False
-    return not torch.is_autocast_enabled("pjrt") and not torch.is_autocast_enabled("cpu")
+    return True
 
 
 def _is_known_call(node: Node) -> bool:

@@ -232,9 +232,11 @@ def computed(
     args, kwargs = map_arg((node.args, node.kwargs), environment.__getitem__)
     if node.op == "get_attr":
         return _attribute(module, str(node.target))
-    if node.op != "call_function":
+    if node.op not in ("call_function", "call_method"):
         raise AssertionError(f"{node.op} in a graph of operators")
     try:
+        if node.op == "call_method":
+            return getattr(args[0], str(node.target))(*args[1:], **kwargs)
         if isinstance(node.target, HigherOrderOperator):
             if (composition := COMPOSITIONS.get(node.target.name())) is not None:
                 return composition(node, args, kwargs)

@@ -11,7 +11,6 @@ import gc
 import os
 import sys
 from collections.abc import Iterable
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -98,4 +97,4 @@ def _skip_what_ours_call(converting: Any) -> None:
 def _folders() -> tuple[str, ...]:
     """Those of `_LEAVES` that are imported: JAX may come after Dynamo."""
     modules = [sys.modules.get(name) for name in _LEAVES]
-    return tuple(str(Path(m.__file__).parent) + os.sep for m in modules if m and m.__file__)
+    return tuple(os.path.dirname(m.__file__) + os.sep for m in modules if m and m.__file__)
