@@ -38,15 +38,28 @@ def install_step(modeling: Any) -> None:
     wrap(modeling.Step3p7Experts, "forward", _step)
 
 
-def _dbrx(
-    original: Callable[..., Tensor],
-    self: Any,
-    hidden_states: Tensor,
-    top_k_index: Tensor,
-    top_k_weights: Tensor,
-) -> Tensor:
-    if hidden_states.device.type != "pjrt":
-        return original(self, hidden_states, top_k_index, top_k_weights)
+Forward = Callable[[Any, Tensor, Tensor, Tensor], Tensor]
+
+
+def _on_the_device(forward: Forward) -> Callable[..., Tensor]:
+    """In the place of a layer of experts: this one's on the device, and the model's own elsewhere."""
+
+    def around(
+        original: Forward,
+        self: Any,
+        hidden_states: Tensor,
+        top_k_index: Tensor,
+        top_k_weights: Tensor,
+    ) -> Tensor:
+        is_here = hidden_states.device.type == "pjrt"
+        run = forward if is_here else original
+        return run(self, hidden_states, top_k_index, top_k_weights)
+
+    return around
+
+
+@_on_the_device
+def _dbrx(self: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
     mlp = self.mlp
     shape = (self.num_experts, self.ffn_hidden_size, self.hidden_size)
     w1, v1, w2 = (w.view(shape) for w in (mlp.w1, mlp.v1, mlp.w2))
@@ -80,16 +93,11 @@ def _jetmoe_experts(
     return Groups.of_sizes(of_groups).product(inputs, self.weight.mT)
 
 
+@_on_the_device
 def _longcat_flash(
-    original: Callable[..., Tensor],
-    self: Any,
-    hidden_states: Tensor,
-    top_k_index: Tensor,
-    top_k_weights: Tensor,
+    self: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor
 ) -> Tensor:
     """Experts behind the last give a token as it is."""
-    if hidden_states.device.type != "pjrt":
-        return original(self, hidden_states, top_k_index, top_k_weights)
     n_experts = self.num_routed_experts
 
     def expert(rows: Tensor, groups: Groups) -> Tensor:
@@ -102,16 +110,9 @@ def _longcat_flash(
     return routed(hidden_states, top_k_index, top_k_weights, n_experts, expert)
 
 
-def _step(
-    original: Callable[..., Tensor],
-    self: Any,
-    hidden_states: Tensor,
-    top_k_index: Tensor,
-    top_k_weights: Tensor,
-) -> Tensor:
+@_on_the_device
+def _step(self: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
     """The expert behind the last gives nothing."""
-    if hidden_states.device.type != "pjrt":
-        return original(self, hidden_states, top_k_index, top_k_weights)
 
     def expert(rows: Tensor, groups: Groups) -> Tensor:
         gated = self._apply_gate(groups.product(rows, self.gate_up_proj.mT))
