@@ -44,12 +44,12 @@ STARTS = torch.tensor([0, 1, 2, 12])
 def test_measured_blocks_are_those_of_ragged_attention_and_values_stay() -> None:
     arrays = [*given(CALL), STARTS]
     expected = ragged_reference.ragged_paged_attention(*arrays)
-    usual = measured.blocks_of(CALL)
+    usual = measured.chosen("ragged attention", CALL)
     table.keep({entry_of("ragged attention", CALL): (5, 32)})
 
     y = ragged_paged_attention(*(x.to("pjrt") for x in arrays))
 
-    assert measured.blocks_of(CALL) == (5, 32) != usual
+    assert measured.chosen("ragged attention", CALL) == (5, 32) != usual
     assert "4x5x32x" in torch_pjrt.to_stablehlo([y])  # a block of scores: heads, queries, positions
     torch.testing.assert_close(y.cpu(), expected, rtol=1e-4, atol=1e-5)
 
@@ -61,7 +61,8 @@ def test_a_measured_step_is_that_of_paged_attention_and_values_stay() -> None:
 
     y = paged_attention(q[:, None].to("pjrt"), *(x.to("pjrt") for x in rest))
 
-    assert measured.step_of(DECODING) == 32 != measured.step_of(CALL)
+    assert measured.chosen("paged attention", DECODING)[1] == 32
+    assert measured.chosen("paged attention", CALL)[1] != 32
     assert "3x2x2x1x32x" in torch_pjrt.to_stablehlo([y])
     torch.testing.assert_close(y.cpu(), expected, rtol=1e-4, atol=1e-5)
 

@@ -14,7 +14,7 @@ import numpy as np
 from jax import lax
 
 from torch_pjrt.plugin import rules
-from torch_pjrt_kernels.paged.measured import Serving, step_of
+from torch_pjrt_kernels.paged.measured import Serving, chosen
 
 Array = jax.Array
 State = tuple[Array, Array, Array]
@@ -35,7 +35,7 @@ def paged_attention(
     most = page_table.shape[1]
     if positions is None:
         shapes = (b * n_queries, b, most * size, heads, n, width, size)
-        positions = step_of(Serving(*shapes, query.dtype.name))
+        _, positions = chosen("paged attention", Serving(*shapes, query.dtype.name))
     n_pages = min(max(positions // size, 1), most)
     n_positions = np.int32(n_pages * size)
     n_steps = -(-page_table.shape[1] // n_pages)

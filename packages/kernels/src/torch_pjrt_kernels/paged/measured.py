@@ -36,31 +36,20 @@ def entry_of(what: str, call: Serving) -> str:
     )
 
 
-def usual_blocks(call: Serving) -> Blocks:
-    """Queries and positions of a block, of ragged attention in blocks."""
-    return _QUERIES if call.tokens > _FEW_TOKENS else _QUERIES_OF_FEW, _KEYS
+def usual(what: str, call: Serving) -> Blocks:
+    """Queries and positions that are computed at once, by what computes them.
 
-
-def blocks_of(call: Serving) -> Blocks:
-    """Those that were measured, or are usual."""
-    return pair_of(lambda: entry_of("ragged attention", call)) or usual_blocks(call)
-
-
-def usual_step(call: Serving) -> Blocks:
-    """How many queries a sequence has, and how many positions a step of paged attention takes."""
-    return max(call.tokens // max(call.sequences, 1), 1), _KEYS
-
-
-def step_of(call: Serving) -> int:
-    """The positions of a step that were measured, or are usual."""
-    return (pair_of(lambda: entry_of("paged attention", call)) or usual_step(call))[1]
-
-
-def usual_blocks_of_kernel(call: Serving) -> Blocks:
-    """Queries and pages of a block, of JAX's kernel for TPUs."""
+    "ragged attention"   of a block.
+    "paged attention"    how many queries a sequence has, and how many positions a step takes.
+    "ragged kernel"      queries and pages of a block, of JAX's kernel for TPUs.
+    """
+    if what == "ragged attention":
+        return _QUERIES if call.tokens > _FEW_TOKENS else _QUERIES_OF_FEW, _KEYS
+    if what == "paged attention":
+        return max(call.tokens // max(call.sequences, 1), 1), _KEYS
     return _QUERIES_OF_KERNEL, _PAGES_OF_KERNEL
 
 
-def blocks_of_kernel(call: Serving) -> Blocks:
+def chosen(what: str, call: Serving) -> Blocks:
     """Those that were measured, or are usual."""
-    return pair_of(lambda: entry_of("ragged kernel", call)) or usual_blocks_of_kernel(call)
+    return pair_of(lambda: entry_of(what, call)) or usual(what, call)

@@ -24,7 +24,7 @@ from torch_pjrt_kernels.flex.varlen import (
     seen_by_intervals,
     table_of_intervals,
 )
-from torch_pjrt_kernels.paged.measured import Serving, blocks_of
+from torch_pjrt_kernels.paged.measured import Serving, chosen
 from torch_pjrt_kernels.table import Blocks
 
 Array = jax.Array
@@ -42,7 +42,7 @@ def ragged_paged_attention(
     table = lax.convert_element_type(page_table, INT32)
     # A block of keys is of one sequence: its table is as long as whole blocks need.
     shapes = (tokens, n_sequences, most * size, heads, key_heads, width, size)
-    queries, keys = blocks or blocks_of(Serving(*shapes, query.dtype.name))
+    queries, keys = blocks or chosen("ragged attention", Serving(*shapes, query.dtype.name))
     n_each = min(max(keys // size, 1), most)
     table = jnp.pad(table, ((0, 0), (0, -most % n_each)))
     most = table.shape[1]

@@ -13,7 +13,7 @@ import numpy as np
 from torch_pjrt_kernels.attention.tpu import objection_of_the_chip
 from torch_pjrt_kernels.own.rule_of_dims import SplittingRule
 from torch_pjrt_kernels.own.sharding import on_chips
-from torch_pjrt_kernels.paged.measured import Serving, blocks_of_kernel
+from torch_pjrt_kernels.paged.measured import Serving, chosen
 from torch_pjrt_kernels.table import Blocks
 
 Array = jax.Array
@@ -76,7 +76,7 @@ def ragged_paged_attention(
         n = np.asarray([table.shape[0]], np.int32)
         (tokens, heads, width), (_, size, both, _) = q.shape, kv.shape
         shapes = (tokens, len(table), table.shape[1] * size, heads, both // 2, width, size)
-        n_queries, n_pages = blocks or blocks_of_kernel(Serving(*shapes, q.dtype.name))
+        n_queries, n_pages = blocks or chosen("ragged kernel", Serving(*shapes, q.dtype.name))
         return kernel(
             q, kv, ends, table, starts, jax.numpy.asarray(n),
             sm_scale=q.shape[-1] ** -0.5 if scale is None else float(scale),

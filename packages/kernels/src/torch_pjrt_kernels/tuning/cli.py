@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 _TUNE, _LOSS = "1x4x4096x64", "4096x2048x32000"
 _RAGGED, _PAGED = "64x4x4096x8:2x64x16", "4x4x4096x8:2x64x16"
@@ -57,7 +58,6 @@ def _bench(options: argparse.Namespace) -> int:
 
 def _tune(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     from torch_pjrt_kernels.attention.choice import Problem
-    from torch_pjrt_kernels.table import keep
     from torch_pjrt_kernels.tuning.tune import tuned, tuned_on_tpu
 
     of_splash = options.op == "splash"
@@ -75,26 +75,18 @@ def _tune(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     found = {}
     timed = tuned_on_tpu if of_splash else tuned
     for entry, best, took in timed(problems, repetitions=options.repetitions):
-        usual = next(iter(took))
         found[entry] = best
-        print(
-            f"{entry}: {best[0]} queries and {best[1]} keys, {took[best] * 1e3:.1f} ms "
-            f"({took[best] / took[usual]:.2f} of {usual[0]} and {usual[1]})",
-            flush=True,
-        )
+        _print_timed(entry, best, took, "{} queries and {} keys")
     if len(found) < len(problems):
         print(
             "The kernel does not take some shapes, or the device is no TPU: there is nothing to tune."
             if of_splash
             else "Shapes that are short are not computed in blocks: there is nothing to tune."
         )
-    if found and not options.dry_run:
-        print(f"Kept in {keep(found)}. Programs that are compiled already stay as they are.")
-    return 0
+    return _keep(found, options)
 
 
 def _tune_loss(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
-    from torch_pjrt_kernels.table import keep
     from torch_pjrt_kernels.tuning.tune_loss import Layer, tuned_loss
 
     layers = []
@@ -108,21 +100,13 @@ def _tune_loss(options: argparse.Namespace, parser: argparse.ArgumentParser) -> 
     for layer, (entry, best, took) in zip(
         layers, tuned_loss(layers, repetitions=options.repetitions), strict=True
     ):
-        usual = next(iter(took))
         found[entry] = (best, layer.tokens)
-        print(
-            f"{entry}: {best} classes at a time, {took[best] * 1e3:.1f} ms "
-            f"({took[best] / took[usual]:.2f} of {usual})",
-            flush=True,
-        )
-    if not options.dry_run:
-        print(f"Kept in {keep(found)}. Programs that are compiled already stay as they are.")
-    return 0
+        _print_timed(entry, (best,), {(n,): s for n, s in took.items()}, "{} classes at a time")
+    return _keep(found, options)
 
 
 def _tune_pages(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     from torch_pjrt_kernels.paged.measured import Serving
-    from torch_pjrt_kernels.table import keep
     from torch_pjrt_kernels.tuning.tune_pages import tuned_pages
 
     example, calls = _PAGED if options.op == "paged" else _RAGGED, []
@@ -140,14 +124,27 @@ def _tune_pages(options: argparse.Namespace, parser: argparse.ArgumentParser) ->
         calls.append(call)
     found = {}
     for entry, best, took in tuned_pages(options.op, calls, repetitions=options.repetitions):
-        usual = next(iter(took))
         found[entry] = best
         unit = "pages" if " ragged kernel " in entry else "positions"
-        print(
-            f"{entry}: {best[0]} queries and {best[1]} {unit}, {took[best] * 1e3:.1f} ms "
-            f"({took[best] / took[usual]:.2f} of {usual[0]} and {usual[1]})",
-            flush=True,
-        )
-    if not options.dry_run:
+        _print_timed(entry, best, took, f"{{}} queries and {{}} {unit}")
+    return _keep(found, options)
+
+
+def _print_timed(
+    entry: str, best: tuple[int, ...], took: Mapping[tuple[int, ...], float], described: str
+) -> None:
+    """What was fastest of a call, in milliseconds and beside the usual, which is the first."""
+    usual = next(iter(took))
+    print(
+        f"{entry}: {described.format(*best)}, {took[best] * 1e3:.1f} ms "
+        f"({took[best] / took[usual]:.2f} of {' and '.join(map(str, usual))})",
+        flush=True,
+    )
+
+
+def _keep(found: dict[str, Any], options: argparse.Namespace) -> int:
+    from torch_pjrt_kernels.table import keep
+
+    if found and not options.dry_run:
         print(f"Kept in {keep(found)}. Programs that are compiled already stay as they are.")
     return 0

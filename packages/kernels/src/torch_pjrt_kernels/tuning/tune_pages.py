@@ -12,13 +12,7 @@ import torch
 
 from torch_pjrt.plugin import client
 from torch_pjrt_kernels.paged import by_steps, ragged_blocks, ragged_tpu
-from torch_pjrt_kernels.paged.measured import (
-    Serving,
-    entry_of,
-    usual_blocks,
-    usual_blocks_of_kernel,
-    usual_step,
-)
+from torch_pjrt_kernels.paged.measured import Serving, entry_of, usual
 from torch_pjrt_kernels.table import Blocks
 from torch_pjrt_kernels.tuning.timing import least_s
 
@@ -32,14 +26,14 @@ def candidates(call: Serving, what: str) -> list[Blocks]:
 
     what   "ragged attention", "paged attention" or "ragged kernel".
     """
-    usual = _USUAL[what](call)
-    queries = (usual[0],) if what == "paged attention" else _QUERIES
+    first = usual(what, call)
+    queries = (first[0],) if what == "paged attention" else _QUERIES
     sizes = _PAGES_OF_KERNEL if what == "ragged kernel" else _POSITIONS
     unit = call.page_size if what == "ragged kernel" else 1
     tried = [
         (q, n) for q in queries if q <= call.tokens for n in sizes if n * unit <= call.positions
     ]
-    return list(dict.fromkeys([usual, *tried]))
+    return list(dict.fromkeys([first, *tried]))
 
 
 def tuned_pages(
@@ -81,13 +75,6 @@ def tuned_pages(
                 tried.remove(blocks)
         took = dict(zip(tried, least_s(steps, repetitions).values(), strict=True))
         yield entry_of(what, call), min(took, key=took.__getitem__), took
-
-
-_USUAL: dict[str, Callable[[Serving], Blocks]] = {
-    "ragged attention": usual_blocks,
-    "paged attention": usual_step,
-    "ragged kernel": usual_blocks_of_kernel,
-}
 
 
 def _arrays(call: Serving, op: str) -> list[Any]:
