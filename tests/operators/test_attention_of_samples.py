@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import torch_pjrt
+from seen_operators import Seen
 from torch_pjrt.extend import counters
 
 Tensor = torch.Tensor
@@ -82,16 +82,6 @@ LATER: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
     "where it looks": (grad(lambda x, m: grad(seen)(x, m).square().sum()), (X[0], MASK[0])),
     "of create_graph": (_created, (X[0],)),
 }
-
-
-class Seen(TorchDispatchMode):
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: list[str] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.names.append(func._schema.name.partition("::")[2])
-        return func(*args, **(kwargs or {}))
 
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop")  # the CPU's own

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import torch_pjrt
+from seen_operators import Seen
 from torch_pjrt.extend import counters
 
 OPERATOR = "_scaled_dot_product_fused_attention_overrideable"
@@ -52,16 +52,6 @@ def attended(device: str, name: str) -> list[torch.Tensor]:
     y = torch.vmap(function, dims)(*leaves)
     wanted = [x for n, x in enumerate(leaves) if name != "where each looks" or n < 3]
     return [y, *torch.autograd.grad(y.square().sum(), wanted)]
-
-
-class Seen(TorchDispatchMode):
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: list[str] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.names.append(func._schema.name.partition("::")[2])
-        return func(*args, **(kwargs or {}))
 
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop")  # the CPU's own
