@@ -8,7 +8,7 @@ file runs whole.
     slow("rows")    of a parametrized test the first row runs each day, and the others take turns
 
 Of a parametrized test that is not `slow` and has more than 8 rows, the first two run each day, and the others
-every eighth day.
+take turns of 24 days.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import Any
 
 import pytest
 
-# The rows of a long table; how many of them run each day; and how often the others.
-LONG, ALWAYS, DAYS = 8, 2, 8
+# The rows of a long table; how many of them run each day; and in how many days all others have.
+LONG, ALWAYS, DAYS = 8, 2, 24
 
 
 def pytest_addoption(parser: Any) -> None:

@@ -74,15 +74,14 @@ class Row:
         return self.mark
 
 
-@pytest.mark.parametrize(("n_rows", "at_most"), [(8, 8), (9, 3), (42, 7)])
-def test_rows_of_a_long_table_run_every_eighth_day(n_rows: int, at_most: int) -> None:
+@pytest.mark.parametrize(("n_rows", "at_most"), [(8, 8), (9, 3), (122, 7)])
+def test_all_rows_of_a_long_table_run_within_24_days(n_rows: int, at_most: int) -> None:
     table: list[Any] = [Row(f"test_table[{n}]") for n in range(n_rows)]
 
-    days = [set(table) - set(rows_out_of_turn(table, part)) for part in range(16)]
+    days = [set(table) - set(rows_out_of_turn(table, part)) for part in range(24)]
 
     assert all(set(table[:2]) <= day for day in days)
-    assert days[:8] == days[8:]
-    assert set().union(*days[:8]) == set(table)
+    assert set().union(*days) == set(table)
     assert max(map(len, days)) == at_most
 
 
@@ -95,8 +94,8 @@ def test_only_rows_of_long_tables_that_are_not_slow_rest() -> None:
 
 def test_a_long_table_of_a_file_that_is_named_runs_whole(pytester: pytest.Pytester) -> None:
     pytester.makeini("[pytest]\naddopts = -p turns --import-mode=importlib")
-    table = "import pytest\n@pytest.mark.parametrize('n', range(20))\ndef test_table(n): pass"
+    table = "import pytest\n@pytest.mark.parametrize('n', range(30))\ndef test_table(n): pass"
     pytester.makepyfile(test_some=table)
 
-    pytester.runpytest_inprocess("--part", "0/8").assert_outcomes(passed=4, deselected=16)
-    pytester.runpytest_inprocess("--part", "0/8", "test_some.py").assert_outcomes(passed=20)
+    pytester.runpytest_inprocess("--part", "0/24").assert_outcomes(passed=3, deselected=27)
+    pytester.runpytest_inprocess("--part", "0/24", "test_some.py").assert_outcomes(passed=30)
