@@ -27,7 +27,7 @@ HOLDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 @pytest.mark.parametrize(
     ("when", "fuses"),
-    [("call", "1"), ("later", "1"), ("later", "0")],
+    [("call", "1"), ("later", "1"), pytest.param("later", "0", marks=pytest.mark.slow)],
     ids=["call", "later", "alone"],
 )
 def test_no_tensor_holds_another_value_after_a_collective_that_failed(when: str, fuses: str):

@@ -80,6 +80,7 @@ def test_a_rank_that_waits_by_the_host_runs_what_others_wait_for(starts: list[Ra
         assert seconds < 15
 
 
+@pytest.mark.slow
 def test_fused_or_not_the_losses_are_the_same(starts: list[Ranks]):
     apart = _started(fuse="0")
 

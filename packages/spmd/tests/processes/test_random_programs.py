@@ -13,7 +13,8 @@ from several import run
 
 # The script, by how many processes, from which number on, how many; and what it says.
 ROWS: list[tuple[str, int, int, int, dict[str, Any]]] = [
-    ("random_programs.py", 2, 0, 8, {"programs": 8, "failed": []}),
+    ("random_programs.py", 2, 0, 3, {"programs": 3, "failed": []}),
+    ("random_programs.py", 2, 3, 5, {"programs": 5, "failed": []}),
     ("random_programs.py", 4, 1000, 6, {"programs": 6, "failed": []}),
     ("random_plans.py", 2, 0, 4, {"plans": 4, "refused": 0, "failed": []}),
     ("random_plans.py", 4, 1000, 3, {"plans": 3, "refused": 0, "failed": []}),

@@ -47,7 +47,9 @@ LATE = {
 pytestmark = pytest.mark.xdist_group("ranks that differ")
 
 
-@pytest.fixture(scope="module", params=["alone", "--long"])
+@pytest.fixture(
+    scope="module", params=["alone", pytest.param("--long", marks=pytest.mark.slow("file"))]
+)
 def ended(request: pytest.FixtureRequest) -> Iterator[list[dict[str, dict[str, Any]]]]:
     """What each rank printed of each case: of collectives that run at once, and of such that could wait."""
     ranks = []

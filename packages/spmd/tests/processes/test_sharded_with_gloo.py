@@ -9,18 +9,20 @@ from typing import Any
 import pytest
 from several import run
 
-# What runs each day, and how many programs the last step is: one, but where each rank updates shapes of its
-# own (this is the second), and where gradients go to the host.
-QUICK = {
+# How many programs the last step is: one, but where each rank updates shapes of its own (this is the
+# second), and where gradients go to the host.
+EVERY_DAY = {
     "FSDP2, uneven": 2,
     "FSDP2, offloaded": 3,
+    "FSDP1, wrapped by layer": 1,
+    "states, FSDP2 to FSDP2, whole, on the host": 1,
+}
+OTHERS = {
     "FSDP2, prefetched": 1,
     "FSDP2, scaled": None,
-    "FSDP1, wrapped by layer": 1,
     "FSDP1, tied": 2,
     "FSDP1, offloaded, scaled": None,
     "FSDP1, offloaded, accumulated, original parameters": 3,
-    "states, FSDP2 to FSDP2, whole, on the host": 1,
 }
 
 
@@ -54,12 +56,17 @@ def _wrong(cases: list[Seen]) -> list[Seen]:
     return [case for case in cases if not case.is_right]
 
 
-def test_some_train_as_by_gloo_in_few_programs():
-    cases = _cases(2, *QUICK)
+@pytest.mark.parametrize(
+    "some",
+    [EVERY_DAY, pytest.param(OTHERS, marks=pytest.mark.slow)],
+    ids=("every day", "others"),
+)
+def test_some_train_as_by_gloo_in_few_programs(some: dict[str, int | None]):
+    cases = _cases(2, *some)
 
     assert _wrong(cases) == []
     steps = {case.name: case.programs[-1] if case.programs else None for case in cases}
-    assert steps == QUICK
+    assert steps == some
 
 
 @pytest.mark.slow("file")
