@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+import warm
 
 TRAINING = """
 import torch
@@ -55,27 +55,23 @@ print((x @ weight.t()).sum(0).tolist())
 
 
 @pytest.mark.parametrize("script", [TRAINING, ON_A_MESH], ids=["training", "on a mesh"])
-def test_a_migrated_script_prints_the_same(script: str, tmp_path: Path) -> None:
+def test_a_migrated_script_prints_the_same(
+    script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     path = tmp_path / "script.py"
     path.write_text(script)
-    before = _printed(tmp_path, str(path))
+    before = _printed(str(path))
 
-    _printed(tmp_path, "-m", "torch_pjrt", "migrate", "--write", str(path))
+    _printed("-m", "torch_pjrt", "migrate", "--write", str(path))
 
     assert "torch_xla" not in path.read_text()
     assert before
-    assert _printed(tmp_path, str(path)) == before
+    assert _printed(str(path)) == before
 
 
-def _printed(folder: Path, *arguments: str) -> str:
+def _printed(*arguments: str) -> str:
     eight = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
-    done = subprocess.run(
-        [sys.executable, *arguments],
-        cwd=folder,
-        env={**os.environ, "XLA_FLAGS": eight},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = warm.run(arguments, {**os.environ, "XLA_FLAGS": eight})
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

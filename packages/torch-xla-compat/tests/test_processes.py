@@ -28,16 +28,10 @@ def cases(monkeypatch: pytest.MonkeyPatch) -> Any:
     return two_processes
 
 
-def test_two_processes_exchange(cases: Any) -> None:
-    xmp.spawn(cases.collectives, ("word",), nprocs=2)
-
-
-def test_two_processes_train_as_one(cases: Any) -> None:
-    xmp.spawn(cases.training)
-
-
-def test_two_processes_save_a_sharded_model(cases: Any, tmp_path: Path) -> None:
-    xmp.spawn(cases.sharded_checkpoint, (str(tmp_path),), nprocs=2)
+def test_two_processes_exchange_train_as_one_and_save_a_sharded_model(
+    cases: Any, tmp_path: Path
+) -> None:
+    xmp.spawn(cases.all_three, ("word", str(tmp_path)), nprocs=2)
 
 
 def test_the_backend_xla_is_for_ddp(cases: Any) -> None:
@@ -49,6 +43,7 @@ def test_a_failure_names_its_rank(cases: Any) -> None:
         torch_xla.launch(cases.failing)
 
 
+@pytest.mark.slow
 def test_under_torchrun_launch_calls_the_function_itself() -> None:
     script = FOLDER / "under_torchrun.py"
     command = [

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 
 import pytest
 
+import warm
+
 
 def printed(script: str, **variables: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        env={**os.environ, **variables},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = warm.run(["-c", script], {**os.environ, **variables})
     assert done.returncode == 0, done.stderr
     return done.stdout + done.stderr
 
@@ -24,13 +18,7 @@ def printed(script: str, **variables: str) -> str:
 def test_the_folder_of_programs_is_the_one_of_torch_xla() -> None:
     environment = {k: v for k, v in os.environ.items() if k != "TORCH_PJRT_CACHE_DIR"}
     script = "import torch_xla, torch_pjrt; print(torch_pjrt.config.cache_dir)"
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        env={**environment, "XLA_PERSISTENT_CACHE_PATH": "/somewhere/else"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = warm.run(["-c", script], {**environment, "XLA_PERSISTENT_CACHE_PATH": "/somewhere/else"})
     assert done.stdout.strip() == "/somewhere/else"
 
 

@@ -67,7 +67,6 @@ def collectives(index: int, word: str) -> None:
 
     assert xm.mesh_reduce("sum", rank + 1, sum) == 3
     assert xm.rendezvous("tag", str(rank).encode()) == [b"0", b"1"]
-    dist.destroy_process_group()
 
 
 def training(index: int) -> None:
@@ -114,7 +113,6 @@ def training(index: int) -> None:
     torch.testing.assert_close(
         model.weight.detach().cpu(), alone.weight.detach(), atol=1e-6, rtol=1e-5
     )
-    dist.destroy_process_group()
 
 
 def sharded_checkpoint(index: int, folder: str) -> None:
@@ -151,6 +149,13 @@ def sharded_checkpoint(index: int, folder: str) -> None:
         torch.testing.assert_close(names[name], value)
     assert isinstance(model.module.module, torch.nn.Sequential)
     assert isinstance(model.module, torch.nn.Sequential) and len(model.module) == 3
+
+
+def all_three(index: int, word: str, folder: str) -> None:
+    """One after another in the same processes, which take longer to start than all of them."""
+    collectives(index, word)
+    training(index)
+    sharded_checkpoint(index, folder)
     dist.destroy_process_group()
 
 
