@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import gc
-import subprocess
-import sys
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +14,7 @@ import pytest
 import torch
 
 import torch_pjrt
+import warm
 from torch_pjrt import DeviceLoader
 
 
@@ -126,13 +126,7 @@ next(batches), next(batches)
 
 @pytest.mark.parametrize(("end", "status"), [("", 0), ("raise SystemExit(3)", 3)])
 def test_a_process_ends_within_a_loop_as_it_would_have(end: str, status: int) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT.format(end=end)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    done = warm.run(["-c", SCRIPT.format(end=end)], os.environ, timeout=120)
 
     assert (done.returncode, done.stderr) == (status, "")
 

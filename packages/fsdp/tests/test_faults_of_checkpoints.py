@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+import warm
 from torch_pjrt_fsdp import CheckpointManager, load_checkpoint, save_checkpoint
 from torch_pjrt_fsdp.checkpoint import saving
 from torch_pjrt_spmd import CheckpointError
@@ -121,8 +121,7 @@ manager.save(1, {"x": torch.ones(2)})
 
 
 def test_a_process_that_ends_without_waiting_says_what_failed() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", _UNATTENDED], capture_output=True, text=True, check=True, timeout=120
-    )
+    done = warm.run(["-c", _UNATTENDED], os.environ, timeout=120)
+    assert done.returncode == 0, done.stderr
     assert "CheckpointError: The checkpoint `step-1` could not be written." in done.stderr
     assert "No such file or directory: '/proc/nowhere'" in done.stderr

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 
 import pytest
+
+import warm
+from torch_pjrt.testing.quick import quick_flags
 
 SCRIPT = """
 import torch, torch_pjrt
@@ -55,13 +56,11 @@ def test_values_and_gradients_are_the_same_and_attention_exchanges_nothing() -> 
     pytest.importorskip("torch_pjrt_spmd", reason="a mesh is of torch-pjrt-spmd")
     env = {
         **os.environ,
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=4",
+        "XLA_FLAGS": f"{quick_flags()} --xla_force_host_platform_device_count=4",
         "TORCH_PJRT_CACHE_DIR": "",
     }
 
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT], capture_output=True, text=True, env=env, check=False
-    )
+    done = warm.run(["-c", SCRIPT], env)
 
     assert done.returncode == 0, done.stderr
     assert "the same" in done.stdout
