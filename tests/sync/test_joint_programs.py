@@ -34,6 +34,7 @@ from torch_pjrt.extend import (
 from torch_pjrt.plugin import Slot
 
 TOGETHER, COMPILE, APART = JointAnswer.TOGETHER, JointAnswer.COMPILE, JointAnswer.APART
+SPLIT = JointAnswer.SPLIT
 PROGRAMS = int(os.environ.get("TORCH_PJRT_TEST_JOINT", "5"))
 
 
@@ -43,6 +44,7 @@ def add_one(x: Any) -> Any:
 
 
 ADD_ONE = JointOp("add_one", add_one, ())
+OF_OTHERS = JointOp("add_one of others", add_one, ())
 
 
 class Scripted(Joint):
@@ -76,10 +78,22 @@ class Scripted(Joint):
         self.asked.append((program.proposal[0], True))
 
 
-def add_jointly(x: torch.Tensor, joint: Joint) -> torch.Tensor:
-    """`x.add_(1)` by the joint operator."""
+class OfTwo(Scripted):
+    """Knows two joints, each of one of the operators."""
+
+    def __init__(self, answers: Sequence[JointAnswer | Exception], *own: Scripted) -> None:
+        super().__init__(answers)
+        self.own = own
+
+    def of(self, nodes: Sequence[Any]) -> Joint:
+        needed = {node.op is OF_OTHERS for node in nodes}
+        return self if len(needed) > 1 else self.own[needed.pop()]
+
+
+def add_jointly(x: torch.Tensor, joint: Joint, op: JointOp = ADD_ONE) -> torch.Tensor:
+    """`x.add_(1)` by a joint operator."""
     value = value_of(x)
-    signature = intern(ADD_ONE, ([Slot(0)],), {}, (value.spec,), (value.spec,), returns="list")
+    signature = intern(op, ([Slot(0)],), {}, (value.spec,), (value.spec,), returns="list")
     current().joint = joint
     [made] = record(signature, [value], ())
     store(x, made)
@@ -143,6 +157,26 @@ def test_random_programs_give_the_same_however_they_are_run(seed: int):
         joint = Scripted(answers)
 
         seen = random_program(seed, lambda x, joint=joint: add_jointly(x, joint))
+
+        assert seen == expected, name
+
+
+@pytest.mark.parametrize("seed", range(PROGRAMS))
+def test_random_programs_of_two_joints_give_the_same_however_they_are_run(seed: int):
+    expected = random_program(seed, lambda x: x.add_(1))
+    mixed = random.Random(seed + 2000)
+    scripts = {
+        "split": [SPLIT],
+        "split later": [APART, SPLIT],
+        "mixed": [mixed.choice([TOGETHER, APART, SPLIT]) for _ in range(40)],
+    }
+    for name, answers in scripts.items():
+        own = [Scripted([mixed.choice([TOGETHER, APART]) for _ in range(40)]) for _ in range(2)]
+        joint, chance = OfTwo(answers, *own), random.Random(seed)
+
+        seen = random_program(
+            seed, lambda x, j=joint, c=chance: add_jointly(x, j, c.choice([ADD_ONE, OF_OTHERS]))
+        )
 
         assert seen == expected, name
 
@@ -229,6 +263,54 @@ def test_a_tape_on_which_no_joint_operator_came_is_an_ordinary_one():
 
     assert x.tolist() == [4.0] * 3
     assert joint.asked == []
+
+
+def test_a_split_tape_is_a_program_for_each_stretch_of_one_joint_and_writes_in_place_in_the_last():
+    own = Scripted([TOGETHER]), Scripted([TOGETHER])
+    joint = OfTwo([SPLIT], *own)
+    x, w = ones(3), ones(1000)
+    run_now()
+    before, donated = counters.programs_run, counters.donated
+    add_jointly(add_jointly(x, joint), joint)
+    add_jointly(x, joint, OF_OTHERS)
+    add_jointly(x, joint)
+    w.sub_(x[0])
+    run_now()
+
+    assert counters.programs_run - before == 3
+    assert [len(one.asked) for one in own] == [2, 1]
+    assert counters.donated - donated >= 1
+    assert [x.tolist(), w[0].item()] == [[5.0] * 3, -4.0]
+
+
+def test_what_is_left_of_one_joint_is_asked_of_that_alone():
+    own = Scripted([TOGETHER]), Scripted([TOGETHER])
+    joint = OfTwo([APART], *own)
+    x = ones(3)
+    run_now()
+    add_jointly(add_jointly(x, joint), joint, OF_OTHERS)
+    run_now()
+
+    assert len(joint.asked) == 1
+    assert own[0].asked == []
+    assert len(own[1].asked) == 1
+    assert x.tolist() == [3.0] * 3
+
+
+def test_where_a_split_tape_fails_what_came_before_is_there():
+    own = Scripted([TOGETHER]), Scripted([Refused("no")])
+    joint = OfTwo([SPLIT], *own)
+    x, y = ones(3), ones(3)
+    run_now()
+    first = add_jointly(x, joint) * 2
+    add_jointly(y, joint, OF_OTHERS)
+    beside = first + 1
+    with pytest.raises(Refused):
+        run_now()
+
+    assert [t.tolist() for t in (x, first, beside)] == [[2.0] * 3, [4.0] * 3, [5.0] * 3]
+    with pytest.raises(LostValue, match="Refused"):
+        y.tolist()
 
 
 # What goes wrong.

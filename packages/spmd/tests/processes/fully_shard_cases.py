@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from fully_shard_blocks import adamw, losses_and_weights, plain, sgd, sharded
 from fully_shard_grids import (
+    ddp_and_tensor_parallel,
     hybrid,
     hybrid_accumulated,
     on_another_dim,
@@ -440,6 +441,7 @@ CASES: dict[str, Case] = {
     "FSDP2, hybrid": hybrid,
     "FSDP2, hybrid, accumulated": hybrid_accumulated,
     "FSDP2, tensor parallel": tensor_parallel,
+    "DDP, tensor parallel": ddp_and_tensor_parallel,
     "FSDP2, sharded on another dim": on_another_dim,
     "FSDP2, replicated": replicated,
     "FSDP2, checkpointed": checkpointed("wrapper"),

@@ -11,6 +11,8 @@ from torch.distributed._composable.replicate import replicate
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.distributed.tensor.parallel.ddp import _pre_dp_module_transform
+from torch.nn.parallel import DistributedDataParallel
 from training_loop import (
     Losses,
     batch,
@@ -57,6 +59,26 @@ def tensor_parallel(device: str) -> Losses:
         with step_counted():
             optimizer.zero_grad()
             loss = (model(x) - x).square().mean()
+            loss.backward()
+            optimizer.step()
+        losses.append(loss.detach())
+    return [*[loss.item() for loss in losses], *sums_of(model.state_dict())]
+
+
+def ddp_and_tensor_parallel(device: str) -> Losses:
+    mesh = grid_of(device, "data", "model")
+    torch.manual_seed(0)
+    model: Any = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 6)).to(device)
+    parallelize_module(model, mesh["model"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    _pre_dp_module_transform(model)  # as PyTorch has it: DDP sees the parts
+    ddp = DistributedDataParallel(model, process_group=mesh["data"].get_group())
+    optimizer, losses = adamw(ddp.parameters()), []
+    for step in range(4):
+        numbers = torch.Generator().manual_seed(10 * step + mesh["data"].get_local_rank())
+        x = torch.randn(4, 6, generator=numbers).to(device)
+        with step_counted():
+            optimizer.zero_grad()
+            loss = (ddp(x) - x).square().mean()
             loss.backward()
             optimizer.step()
         losses.append(loss.detach())

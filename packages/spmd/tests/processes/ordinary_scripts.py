@@ -1,8 +1,8 @@
 """A process of a run that trains as ordinary scripts do; prints how many programs each step compiled and ran.
 
-With `grids`, models over two dims of a mesh. Each way to spread a model has widths of its own, so that
-no two share a program. The loop is one for all: a loader, gradients that are clipped or not, an
-optimizer with state, a schedule, a loss that is read.
+Arguments: which ways. With `grids`, models over two dims of a mesh. Each way to spread a model has widths
+of its own, so that no two share a program. The loop is one for all: a loader, gradients that are clipped or
+not, an optimizer with state, a schedule, a loss that is read.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.distributed.tensor.parallel.ddp import _pre_dp_module_transform
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 from training_loop import WORDS, BlockPolicy, Model, grid_of, loss_of
@@ -70,9 +71,22 @@ def tensor_parallel(model: Model) -> nn.Module:
     return model
 
 
+def ddp_and_tensor_parallel(model: Model) -> nn.Module:
+    """Products of a block in pairs of ranks, replicas across."""
+    mesh = grid_of("pjrt", "data", "model")
+    model.to("pjrt")
+    for block in model.blocks:
+        parallelize_module(
+            block, mesh["model"], {"up": ColwiseParallel(), "down": RowwiseParallel()}
+        )
+    _pre_dp_module_transform(model)  # as PyTorch has it: DDP sees the parts
+    return DistributedDataParallel(model, process_group=mesh["data"].get_group())
+
+
 GRIDS: dict[str, Callable[[Model], nn.Module]] = {
     "FSDP2, hybrid": hybrid,
     "FSDP2 and tensor parallel": tensor_parallel,
+    "DDP and tensor parallel": ddp_and_tensor_parallel,
 }
 WAYS: dict[str, Callable[[Model], nn.Module]] = {
     "FSDP2": fsdp2,
@@ -111,6 +125,8 @@ def main() -> None:
     found = {}
     ways = GRIDS if "grids" in sys.argv else WAYS
     for i, (name, way) in enumerate(ways.items()):
+        if ways is WAYS and name not in sys.argv:
+            continue
         torch.manual_seed(0)
         model = way(Model(width=8 + 8 * i))
         found[name] = steps(model, reads_every=1 + i % 2, clips=name == "FSDP2")

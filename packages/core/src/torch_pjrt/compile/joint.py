@@ -3,7 +3,7 @@
 A package records operators that other processes take part in, collectives say, as a `JointOp`, and puts a
 `Joint` on the tape. Such a tape becomes one program where all processes are about to run the same; else what
 is before the first such operator runs, then this operator alone, and the rest is asked about again
-(`run/together.py`).
+(`run/together.py`). The operators of one tape may be of several joints, if one knows them all (`Joint.of`).
 """
 
 from __future__ import annotations
@@ -32,14 +32,16 @@ class Answer(Enum):
     COMPILE   compile it, and ask again.
     APART     run what all begin with alike (`Joint.beginning`), or what is before the first joint operator
               and then that one alone; then ask about the rest.
+    SPLIT     run it as several tapes, one after the other, each with the operators of one joint (`Joint.of`).
 
         >>> [answer.name for answer in JointAnswer]
-        ['TOGETHER', 'COMPILE', 'APART']
+        ['TOGETHER', 'COMPILE', 'APART', 'SPLIT']
     """
 
     TOGETHER = auto()
     COMPILE = auto()
     APART = auto()
+    SPLIT = auto()
 
 
 class Joint:
@@ -47,7 +49,8 @@ class Joint:
 
     name    equal in all of them, and in a later process for chips alike: a part of the programs' keys.
     chips   of each process one, in an order that all have.
-    axis    the name of the axis along which they lie, for collectives in the functions of `JointOp`s.
+    axes    the names of the axes along which they lie, for collectives in the functions of `JointOp`s, each
+            with how many lie along it; given as a name alone, where there is one.
 
         >>> class Alone(Joint):  # a run of one process
         ...     def __init__(self):
@@ -67,8 +70,9 @@ class Joint:
         array([1., 1.], dtype=float32)
     """
 
-    def __init__(self, name: str, chips: Sequence[Any], axis: str) -> None:
-        self.name, self.chips, self.axis = name, tuple(chips), axis
+    def __init__(self, name: str, chips: Sequence[Any], axes: str | Mapping[str, int]) -> None:
+        self.name, self.chips = name, tuple(chips)
+        self.axes = {axes: len(self.chips)} if isinstance(axes, str) else dict(axes)
 
     def propose(self, digest: str, is_ready: bool, first: Node) -> Answer:
         """What is to be done, the same on all: called before anything of a tape runs.
@@ -96,6 +100,10 @@ class Joint:
         """
         return 0, ()
 
+    def of(self, nodes: Sequence[Node]) -> Joint:
+        """The joint of a tape that has these of the operators: where it needs fewer processes, theirs."""
+        return self
+
     def alone(self, node: Node) -> None:
         """Return once all processes are about to run this operator alone. Raises where they are not."""
         raise NotImplementedError
@@ -112,7 +120,8 @@ class Joint:
 
     @cached_property
     def mesh(self) -> jax.sharding.Mesh:
-        return jax.sharding.Mesh(np.array(self.chips, object), (self.axis,))
+        chips = np.array(self.chips, object).reshape(tuple(self.axes.values()))
+        return jax.sharding.Mesh(chips, tuple(self.axes))
 
     @cached_property
     def sharding(self) -> jax.sharding.NamedSharding:

@@ -16,6 +16,7 @@ import jax
 
 from torch_pjrt.client.client import client
 from torch_pjrt.client.stack_elements import spread
+from torch_pjrt.compile.joint import Answer
 from torch_pjrt.compile.programs import program_for
 from torch_pjrt.errors import DeviceFull, LaunchRefused, LoweringError
 from torch_pjrt.graph import tape as tapes
@@ -221,13 +222,13 @@ def _is_one_program(
     tape: Tape, live: tuple[int, ...], reusable: dict[int, int], cause: object
 ) -> bool:
     """Whether a tape that other processes take part in is to be run as one program; else it has been run."""
-    is_one = together.is_one_program(tape, live, reusable, cause)
-    if is_one and live:
+    answer = together.asked(tape, live, reusable, cause)
+    if answer is not Answer.TOGETHER:
+        together.run_apart(tape, live, reusable, cause, answer)
+    elif live:
         return True
-    if is_one:
-        tape.ended = True
     else:
-        together.run_apart(tape, live, reusable, cause, is_agreed=is_one is False)
+        tape.ended = True
     return False
 
 

@@ -5,6 +5,9 @@ begin with alike, up to a joint operator, is one program (`Joint.beginning`), an
 the rest anew. Where that is nothing, what is before the first joint operator is a program, and that operator
 runs alone. So ranks that read at other places are together again behind the next collective. Where each has
 an optimizer's step of its own at the end, everything before that is one program.
+
+A tape may have the operators of several joints, and one that knows them all. Where its processes do not
+come to run that, it is run as several tapes: each up to where the operator of another joint comes.
 """
 
 from __future__ import annotations
@@ -27,10 +30,10 @@ Arrays = dict[int, Any]  # by numbers of a tape
 _ATTEMPTS = 32
 
 
-def is_one_program(
+def asked(
     tape: Tape, live: tuple[int, ...], reusable: Mapping[int, int], cause: object
-) -> bool | None:
-    """Whether all processes run this tape as one program, which they have compiled then.
+) -> Answer | None:
+    """What all processes do with this tape: run it as one program, which they have compiled then, or not.
 
     None: it is not known what the others do. `LaunchRefused` where they cannot be asked.
     """
@@ -41,11 +44,11 @@ def is_one_program(
     found = digest_of(key, tape, live, reusable)
     if found is None:
         tape.joint = None
-        return True
+        return Answer.TOGETHER
     digest, first = found
     answer = joint.propose(digest, is_compiled(key, tuple(reusable)), first)
     if answer is not Answer.COMPILE:
-        return answer is Answer.TOGETHER
+        return answer
     has_failed = True
     try:
         if live:
@@ -55,7 +58,7 @@ def is_one_program(
         pass
     finally:
         have_all = joint.have_compiled(digest, has_failed)
-    return True if have_all else None
+    return Answer.TOGETHER if have_all else None
 
 
 def run_apart(
@@ -63,15 +66,17 @@ def run_apart(
     live: tuple[int, ...],
     reusable: Mapping[int, int],
     cause: object,
-    is_agreed: bool,
+    answer: Answer | None,
 ) -> None:
     """Run a tape part by part, and give its live values what they hold.
+
+    answer   what all processes know that they are to do with it; None, if they know nothing.
 
     Whatever is raised, the tape has ended: what does not depend on what failed is there.
     """
     run = _Run(tape, live, reusable, cause)
     try:
-        run.all(is_agreed)
+        run.all(answer)
     except BaseException as error:
         tape.failure = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
         run.salvage()
@@ -107,8 +112,8 @@ class _Run:
         self.arrays: Arrays = {-i - 1: value.array for i, value in enumerate(tape.inputs)}
         self.position = 0
 
-    def all(self, is_agreed: bool) -> None:
-        """Run everything. `is_agreed`: all processes know that they are to run it part by part."""
+    def all(self, answer: Answer | None) -> None:
+        """Run everything. `answer`: as all processes know that they are to run it."""
         joint: Joint = self.tape.joint
         end = len(self.nodes)
         rest: _Part | None = None
@@ -116,27 +121,39 @@ class _Run:
             if at < self.position:
                 continue
             if self.position:
+                own = self._own_joint(joint, self._left())
+                if own is not joint:
+                    self._as_a_tape(end, own)
+                    return
                 rest = self._part(self.nodes[self.position :], end, joint)
-                answer = is_one_program(rest.tape, rest.live, rest.reusable, self.cause)
-                if answer:
+                answer = asked(rest.tape, rest.live, rest.reusable, self.cause)
+                if answer is Answer.TOGETHER:
                     rest.run()
                     return
-                is_agreed = answer is False
-            if is_agreed and self._beginning(joint, rest):
-                continue
+            if answer is Answer.APART:
+                of_beginning = self._beginning(joint, rest)
+                if of_beginning is Answer.TOGETHER:
+                    continue
+                answer = of_beginning or answer
+            if answer is not Answer.APART and (
+                answer is Answer.SPLIT or self._own_joint(joint, [at]) is not joint
+            ):
+                self._by_joints(joint)
+                return
             self._part(self.nodes[self.position : at], at).run()
             self.position = at
             node = self.nodes[at]
-            if not is_agreed:
+            if answer is None:
                 joint.alone(node)
             _Part(self, [node], set(node.outputs), joint, is_last=False).run()
             self.position = at + 1
         self._part(self.nodes[self.position :], end).run()
 
-    def _beginning(self, joint: Joint, rest: _Part | None) -> bool:
+    def _beginning(self, joint: Joint, rest: _Part | None) -> Answer | None:
         """Run what all processes begin with alike as one program, if it is more than one joint operator.
 
-        Each compares what it has just proposed: its tape, or the rest of it.
+        Each compares what it has just proposed: its tape, or the rest of it. `TOGETHER`: it has run; `SPLIT`:
+        they have not come to that.
         """
         tape, live, names = self.tape, self.live, None
         if rest is not None:
@@ -147,15 +164,37 @@ class _Run:
             lambda: texts_of(tape, graph), lambda n: _needed_behind(graph, live, ends[n - 1])
         )
         if not n or ends[n - 1] == 1:
-            return False
+            return None
         end = self.position + ends[n - 1]
         own = {names[number] for number in wanted} if names is not None else set(wanted)
         part = _Part(self, self.nodes[self.position : end], own, joint, is_last=False)
-        if not is_one_program(part.tape, part.live, {}, self.cause):
-            return False
+        answer = asked(part.tape, part.live, {}, self.cause)
+        if answer is not Answer.TOGETHER:
+            return answer if answer is Answer.SPLIT else None
         part.run()
         self.position = end
-        return True
+        return answer
+
+    def _by_joints(self, whole: Joint) -> None:
+        """Run the rest as several tapes, each up to where the operator of another joint comes."""
+        while left := self._left():
+            own = self._own_joint(whole, left[:1])
+            others = (at for at in left if self._own_joint(whole, [at]) is not own)
+            self._as_a_tape(next(others, len(self.nodes)), own)
+        self._part(self.nodes[self.position :], len(self.nodes)).run()
+
+    def _left(self) -> list[int]:
+        """Where the joint operators are that have not run."""
+        return [at for at in self.joint_at if at >= self.position]
+
+    def _own_joint(self, whole: Joint, positions: Sequence[int]) -> Joint:
+        """The joint that these of the operators need."""
+        return whole.of([self.nodes[at] for at in positions])
+
+    def _as_a_tape(self, end: int, joint: Joint) -> None:
+        """Run what is before `end` as a tape of its own."""
+        self._part(self.nodes[self.position : end], end, joint).run_asking()
+        self.position = end
 
     def _part(self, nodes: Sequence[Node], end: int, joint: Joint | None = None) -> _Part:
         """These nodes, of which those from `end` on are none."""
@@ -286,3 +325,20 @@ class _Part:
         arrays = spread(program.boundary, box[0])
         for number, array in zip(program.outputs, arrays, strict=True):
             self._run.arrays[self.names[number]] = array
+
+    def run_asking(self) -> None:
+        """Run it as a tape of its own, of which the others are asked; what could be computed is there."""
+        if self.tape.joint is None:
+            self.run()
+            return
+        answer = asked(self.tape, self.live, self.reusable, self._run.cause)
+        if answer is Answer.TOGETHER:
+            self.run()
+            return
+        try:
+            run_apart(self.tape, self.live, self.reusable, self._run.cause, answer)
+        finally:
+            for number in self.live:
+                array = self.tape.values[number].array
+                if array is not None:
+                    self._run.arrays[self.names[number]] = array

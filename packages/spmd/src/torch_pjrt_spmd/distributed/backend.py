@@ -14,6 +14,7 @@ from torch._C._distributed_c10d import DebugLevel, FakeProcessGroup, PrefixStore
 from torch.distributed.constants import default_pg_timeout
 
 from torch_pjrt_spmd.distributed import group, health, kernels
+from torch_pjrt_spmd.distributed.grids import line_of, tell_of
 from torch_pjrt_spmd.distributed.joining import join, own_part
 from torch_pjrt_spmd.distributed.peers import Peers
 from torch_pjrt_spmd.distributed.settings import peer_timeout
@@ -39,10 +40,13 @@ def create(options: Any, backend_options: Any) -> Any:
     kernels.register()
     own_store = PrefixStore(str(group.generation(name)), own_part(options.store))
     peers = Peers(own_store, ranks, rank, timeout)
+    line = line_of(ranks)
+    if rank == 0:
+        tell_of(line, ranks)
     if not is_first:
         peers.agree(f"make group {name} of ranks {ranks}")  # gloo would wait for a rank for ever
     host = dist.ProcessGroupGloo(PrefixStore("host", own_store), rank, size, timeout=_LONG)
-    group.add(group.Group(name, peers, host))
+    group.add(group.Group(name, peers, host, line))
     if get_debug_level() == DebugLevel.DETAIL:
         # PyTorch wraps it, and asks for sequence numbers, which the fake one has not.
         return host

@@ -33,7 +33,9 @@ from torch_pjrt.extend import (
 )
 from torch_pjrt.plugin import Slot, TensorSpec, contiguous_spec
 from torch_pjrt_spmd.distributed.board import WAITING, Board
+from torch_pjrt_spmd.distributed.grids import follows, forget_grids, joint_for
 from torch_pjrt_spmd.distributed.health import health
+from torch_pjrt_spmd.distributed.lines import Line
 from torch_pjrt_spmd.distributed.peers import Peers
 from torch_pjrt_spmd.distributed.settings import fuses_collectives
 from torch_pjrt_spmd.distributed.together import Ranks
@@ -51,13 +53,15 @@ class Group:
     """The ranks of a process group, from the view of one.
 
     name    PyTorch's, of which no other group of the process has the same.
+    line    where its ranks lie among those of the run (`grids.py`).
     rank    this process's, in the group; size: of the group.
     host    a gloo group of the same ranks, for what goes over the host's memory.
     to_itself   what this rank has sent to itself and not yet received, by tags.
     """
 
-    def __init__(self, name: str, peers: Peers, host: Any) -> None:
+    def __init__(self, name: str, peers: Peers, host: Any, line: Line) -> None:
         self.name = name
+        self.line = line
         self.rank = peers.rank
         self.size = len(peers.ranks)
         self.host = host
@@ -65,6 +69,7 @@ class Group:
         self.to_itself: defaultdict[int, deque[list[torch.Tensor]]] = defaultdict(deque)
         self.peers = peers
         self.joint = Ranks(name, peers)
+        self.joint.groups[line] = self
         self.pending: tuple[Tape, float] | None = None  # with collectives, and since when
         self._at_once: set[Any] = (
             set()
@@ -95,17 +100,22 @@ class Group:
                 saw=f"{function.__name__} of {[str(value.spec) for value in values]}",
                 expected="a collective between graphs, as torch.compile leaves it",
             )
-        if not fuses_collectives() or tape.joint not in (None, self.joint):
-            run_pending(tape, "a collective")
-            tape = current()
         specs = tuple([value.spec for value in values])
         outs = tuple(_specs_of(inputs, outputs))
         slots = [Slot(i) for i in range(len(specs))]
-        signature = intern(_operator(function, of), (slots,), {}, specs, outs, returns="list")
+        operator = _operator(function, self.line, of)
+        signature = intern(operator, (slots,), {}, specs, outs, returns="list")
+        joint = joint_for(tape, self, signature) if fuses_collectives() else None
+        if joint is None:
+            before = tape
+            run_pending(tape, "a collective")
+            tape = current()
+            follows(tape, before)
+            joint = joint_for(tape, self, signature) or self.joint
         is_early = self._is_to_run_at_once(tape, signature)
         is_now = is_early or not fuses_collectives()
-        before = _Contents(outputs) if is_now else None
-        tape.joint = self.joint
+        contents = _Contents(outputs) if is_now else None
+        tape.joint = joint
         made = record(signature, values, ())
         tape = made[0].tape
         assert tape is not None
@@ -118,11 +128,11 @@ class Group:
                 store(tensor, value)
             else:
                 tape.kept.append(value)  # so that all ranks make the same program
-        if before is not None:
+        if contents is not None:
             try:
                 run_pending(tape, "a collective")
             except BaseException:
-                before.put_back()
+                contents.put_back()
                 raise
         if is_early:
             self._at_once.add(signature)
@@ -186,10 +196,10 @@ def _syncs_and_reads() -> tuple[int, int]:
 
 
 @lru_cache(maxsize=4096)
-def _operator(function: Function, of: tuple[Any, ...]) -> JointOp:
-    """The one operator of a collective."""
+def _operator(function: Function, line: Line, of: tuple[Any, ...]) -> JointOp:
+    """The one operator of a collective of groups that lie so."""
     name = " ".join(map(str, (function.__name__, *of)))
-    return JointOp(name, function, of)
+    return JointOp(name, function, (line, *of))
 
 
 def _specs_of(
@@ -216,12 +226,14 @@ def run_what_others_wait_for(board: Board) -> None:
     This one may wait for them in another way, by a collective of the host say.
     """
     for group in list(_groups.values()):
-        pending, ranks = group.pending, group.peers.ranks
+        pending = group.pending
         if pending is None or time.monotonic() - pending[1] < _LONG:
             continue
         if pending[0].ended:
             continue
-        own = ranks[group.rank]
+        joint = pending[0].joint
+        ranks = group.peers.ranks if joint is None else joint.ranks
+        own = group.peers.ranks[group.rank]
         board.look(set(ranks) - {own})
         posts = [board.seen[rank].post for rank in ranks if rank != own and rank in board.seen]
         if any(p.phase == WAITING and own in p.ranks and p.since_s > _LONG / 2 for p in posts):
@@ -253,7 +265,10 @@ def add(group: Group) -> None:
     known = set(dist.distributed_c10d._world.pg_names.values())
     for name in [name for name in _groups if name not in known]:
         del _groups[name]
+        forget_grids()
     _groups[group.name] = group
+    for one in _groups.values():
+        one.peers.knocks = len(_groups) > 1
     if (own := health()) is not None:
         own.look_after = run_what_others_wait_for
     _flush_at_the_end()

@@ -7,6 +7,9 @@ limit. A collective that only some processes launch would hang, or end in the mi
 What is decided is one key of the store, which is written once: the first process's answer, or that somebody
 has given up. So who has waited in vain cannot be taken later for one that still waits, and who comes later
 is told.
+
+Who waits for more than a moment may say so in the store as well (`knocks`): a process that is about to wait
+for others, this one among them, at another place (`rounds.py`) sees that they would wait for each other.
 """
 
 from __future__ import annotations
@@ -33,6 +36,8 @@ SAME, APART, PREPARE = "same", "apart", "prepare"
 ALL_READY = "+"
 # What is decided where a process does not wait any more: with its number, for whom it waited, and why.
 _GAVE_UP = "gave up\t"
+# Beside the calls of processes: one waits for the others.
+_KNOCK = "knock"
 # How begins what a process has the others know that decides nothing, and in words what it does then.
 _TELL, _TELLING = "tell\n", "tell the others what it is about to do"
 # How long to wait before the store is asked again, in seconds.
@@ -51,7 +56,7 @@ def lost_error(lost: Sequence[findings.Finding], rank: int, call: str) -> PeerEr
     )
 
 
-def _answer(said: Sequence[str]) -> str:
+def answer(said: Sequence[str]) -> str:
     """What is to be done where this is what processes say; their calls line by line, where these differ."""
     proposals, _, calls = zip(*[one.partition("\t") for one in map(_one_line, said)], strict=True)
     if len(set(calls)) > 1:
@@ -81,6 +86,8 @@ class Peers:
     ranks    of each its number in the run.
     rank     which one this is, in the group.
     timeout  how long it waits for the others, in seconds.
+    spent    so many of these seconds are over when it next waits.
+    knocks   whether it says that it waits.
     """
 
     def __init__(self, store: Any, ranks: Sequence[int], rank: int, timeout: float) -> None:
@@ -88,8 +95,19 @@ class Peers:
         self.ranks = tuple(ranks)
         self.rank = rank
         self.timeout = timeout
+        self.spent = 0.0
+        self.knocks = False
         self._calls = 0
         self._kept: list[int] = []  # the calls of which the store has what this one wrote
+        self._knocked: set[int] = set()
+
+    def begin_at(self, call: int) -> None:
+        """Have the next call be that of this number: on all processes, which have agreed on it."""
+        self._calls = call - 1
+
+    def is_awaited(self) -> bool:
+        """Whether others wait for this process's next call. Raises `PeerError` where the store is gone."""
+        return self._has([f"{self._calls + 1}/{_KNOCK}"], "look who waits")
 
     def agree(self, call: str, proposal: str = "") -> str:
         """Return once all processes have said what they are about to do, the same on each.
@@ -102,13 +120,13 @@ class Peers:
         is about to do something else, `PeerError` where one does not come, on all that do.
         """
         if len(self.ranks) == 1:
-            return _answer([f"{proposal}\t{call}"])
-        answer = self._decided(call, f"{proposal}\t{call}", _answer)
-        if "\n" in answer:
-            raise self._differ(answer.split("\n"))
-        if answer != PREPARE and (own := health()) is not None:
+            return answer([f"{proposal}\t{call}"])
+        decided = self._decided(call, f"{proposal}\t{call}", answer)
+        if "\n" in decided:
+            raise self._differ(decided.split("\n"))
+        if decided != PREPARE and (own := health()) is not None:
             own.entering(call, self.ranks)
-        return answer
+        return decided
 
     def exchange(self, text: str) -> list[str]:
         """What each process says, in the order of ranks. All must call it at the same place; raises as
@@ -171,6 +189,8 @@ class Peers:
         with own.waiting(call, self.ranks) if own is not None else nullcontext():
             pause, begun = _SHORTEST_PAUSE, time.monotonic()
             asked = looked = begun
+            begun -= self.spent
+            self.spent = 0.0
             while not self._has(awaited, call):
                 if keys and self._has([end], call):
                     return False
@@ -184,10 +204,22 @@ class Peers:
                     begun = now if self._see_to(own, awaited, call) else begun
                 if now - begun > self.timeout:
                     raise self._missing(awaited, call)
+                if self.knocks and pause == _LONGEST_PAUSE:
+                    self._knock(int(end), call)
                 asked = now
                 time.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE)
         return bool(keys)
+
+    def _knock(self, n: int, call: str) -> None:
+        """Say that this process waits, at its call `n`."""
+        if n in self._knocked:
+            return
+        self._knocked.add(n)
+        try:
+            self._store.set(f"{n}/{_KNOCK}", "")
+        except RuntimeError as error:
+            raise self.no_store(error, call) from error
 
     def lost(self, call: str, error: Exception) -> PeerError:
         """What is raised where a collective has failed: it says which rank is gone, if that can be known."""
@@ -217,14 +249,15 @@ class Peers:
         try:
             return self._store.check(keys)
         except RuntimeError as error:
-            raise self._no_store(error, call) from error
+            raise self.no_store(error, call) from error
 
     def _absent(self, keys: list[str]) -> list[int]:
         """The ranks, in the run, that have not put their keys: `n/rank`, or the first one's `n`."""
         missing = [key for key in keys if not self._store.check([key])]
         return [self.ranks[int(key.partition("/")[2] or 0)] for key in missing]
 
-    def _no_store(self, error: RuntimeError, call: str) -> PeerError:
+    def no_store(self, error: RuntimeError, call: str) -> PeerError:
+        """What is raised where the store is gone."""
         rank, own = self.ranks[self.rank], health()
         known = own.board.seen.get(0) if own is not None else None
         who = keeper(own.store) if own is not None else "rank 0"
@@ -275,4 +308,7 @@ class Peers:
         *earlier, last = self._kept
         for n in earlier:
             self._store.delete_key(f"{n}" if self.rank == 0 else f"{n}/{self.rank}")
+            if n in self._knocked:
+                self._knocked.remove(n)
+                self._store.delete_key(f"{n}/{_KNOCK}")
         self._kept = [last]

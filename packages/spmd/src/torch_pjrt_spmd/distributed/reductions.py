@@ -1,4 +1,7 @@
-"""What `ReduceOp`s do, as functions under `shard_map`, exact in each dtype."""
+"""What `ReduceOp`s do, as functions under `shard_map`, exact in each dtype.
+
+`axes` are the names of those along which the ranks of the group lie (`lines.axes_of`).
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-# The name of the axis along which ranks lie.
-AXIS = "ranks"
+Axes = tuple[str, ...]
 
 Kind: Any = dist.ReduceOp.RedOpType
 
@@ -20,14 +22,14 @@ _GATHERED: dict[Any, str] = {
 }
 
 
-def all_reduced(name: str, n: int, factor: float = 1.0) -> Callable[[Any], Any]:
+def all_reduced(axes: Axes, name: str, n: int, factor: float = 1.0) -> Callable[[Any], Any]:
     """The reduction over n ranks, on each of them; `name` is that of a `ReduceOp`."""
     kind = getattr(Kind, name)
     if kind in (Kind.SUM, Kind.AVG, Kind.PREMUL_SUM):
-        return lambda x: _finished(kind, n, x.dtype, _summed(_scaled(kind, x, factor)))
+        return lambda x: _finished(kind, n, x.dtype, _summed(axes, _scaled(kind, x, factor)))
     if kind in (Kind.MIN, Kind.MAX):
-        return lambda x: _extreme(kind, x)
-    return lambda x: reduced(name, n, factor)(_all_gathered(x))
+        return lambda x: _extreme(axes, kind, x)
+    return lambda x: reduced(name, n, factor)(_all_gathered(axes, x))
 
 
 def reduced(name: str, n: int, factor: float = 1.0) -> Callable[[Any], Any]:
@@ -50,25 +52,25 @@ def reduced(name: str, n: int, factor: float = 1.0) -> Callable[[Any], Any]:
     return function
 
 
-def from_root(x: Any, root: int) -> Any:
+def from_root(axes: Axes, x: Any, root: int) -> Any:
     """What the root gives, bit by bit, on each rank."""
     import jax
     import jax.numpy as jnp
 
     bits = as_bits(x)
-    mine = jax.lax.axis_index(AXIS) == root
-    sent = jax.lax.psum(jnp.where(mine, bits, jnp.zeros_like(bits)), AXIS)
+    mine = jax.lax.axis_index(axes) == root
+    sent = jax.lax.psum(jnp.where(mine, bits, jnp.zeros_like(bits)), axes)
     return from_bits(sent, x.dtype)
 
 
-def scattered_from_root(x: Any, root: int) -> Any:
+def scattered_from_root(axes: Axes, x: Any, root: int) -> Any:
     """Of what the root gives each rank its element along the first dim, bit by bit."""
     import jax
     import jax.numpy as jnp
 
     bits = as_bits(x)
-    mine = jax.lax.axis_index(AXIS) == root
-    sent = jax.lax.psum_scatter(jnp.where(mine, bits, jnp.zeros_like(bits)), AXIS)
+    mine = jax.lax.axis_index(axes) == root
+    sent = jax.lax.psum_scatter(jnp.where(mine, bits, jnp.zeros_like(bits)), axes)
     return from_bits(sent, x.dtype)
 
 
@@ -102,30 +104,30 @@ def from_bits(bits: Any, dtype: Any) -> Any:
     return jax.lax.bitcast_convert_type(bits, dtype)
 
 
-def _all_gathered(x: Any) -> Any:
+def _all_gathered(axes: Axes, x: Any) -> Any:
     import jax
 
-    return from_bits(jax.lax.all_gather(as_bits(x), AXIS), x.dtype)
+    return from_bits(jax.lax.all_gather(as_bits(x), axes), x.dtype)
 
 
-def _summed(x: Any) -> Any:
+def _summed(axes: Axes, x: Any) -> Any:
     import jax
     import jax.numpy as jnp
 
     if x.dtype == bool:
-        return jax.lax.psum(x.astype(jnp.int32), AXIS) > 0
+        return jax.lax.psum(x.astype(jnp.int32), axes) > 0
     if jnp.issubdtype(x.dtype, jnp.complexfloating):
-        both = jax.lax.psum(jnp.stack([x.real, x.imag], -1), AXIS)
+        both = jax.lax.psum(jnp.stack([x.real, x.imag], -1), axes)
         return jax.lax.complex(both[..., 0], both[..., 1])
-    return jax.lax.psum(x, AXIS)
+    return jax.lax.psum(x, axes)
 
 
-def _extreme(kind: Any, x: Any) -> Any:
+def _extreme(axes: Axes, kind: Any, x: Any) -> Any:
     import jax
     import jax.numpy as jnp
 
     of = jax.lax.pmin if kind == Kind.MIN else jax.lax.pmax
-    return of(x.astype(jnp.uint8), AXIS) != 0 if x.dtype == bool else of(x, AXIS)
+    return of(x.astype(jnp.uint8), axes) != 0 if x.dtype == bool else of(x, axes)
 
 
 def _scaled(kind: Any, x: Any, factor: float) -> Any:

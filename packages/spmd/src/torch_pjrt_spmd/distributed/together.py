@@ -15,8 +15,8 @@ from torch_pjrt.extend import Joint, JointAnswer
 from torch_pjrt.plugin import Node
 from torch_pjrt_spmd.distributed.errors import PeersDiffer
 from torch_pjrt_spmd.distributed.joining import chip_of
+from torch_pjrt_spmd.distributed.lines import AXIS, Line
 from torch_pjrt_spmd.distributed.peers import ALL_READY, APART, SAME, Peers
-from torch_pjrt_spmd.distributed.reductions import AXIS
 
 # How many of the beginnings that ranks have compared are known.
 _MOST_BEGINNINGS = 4096
@@ -28,17 +28,29 @@ class Ranks(Joint):
     group   its name, for what they tell each other.
     together, apart   how many programs with collectives have run, and how many collectives alone.
     was_interrupted   while it asked the others: it does not know what they do.
+    groups  whose collectives a tape with this may have, by where they lie (`grids.py`): one.
+    first   the signature of the first collective on the tape that was last begun with it.
     """
 
     def __init__(self, group: str, peers: Peers) -> None:
         chips = [chip_of(rank) for rank in peers.ranks]
         super().__init__(f"ranks {peers.ranks} at {[chip.id for chip in chips]}", chips, AXIS)
+        self._begin(group, peers)
+
+    def _begin(self, group: str, peers: Peers) -> None:
         self._group, self._peers = group, peers
+        self.groups: dict[Line, Any] = {}
+        self.first: Any = None
         self.together = self.apart = 0
         self.was_interrupted = False
         self._doing = ""  # what was agreed on last
         self._proposed = ""  # what processes proposed that differed, last
         self._beginnings: dict[str, tuple[int, Sequence[int]]] = {}
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Their numbers in the run."""
+        return self._peers.ranks
 
     def propose(self, digest: str, is_ready: bool, first: Node) -> JointAnswer:
         """See `Joint`. Raises `PeersDiffer`, or `PeerError` where one does not come."""
@@ -99,18 +111,24 @@ class Ranks(Joint):
         if answer is JointAnswer.COMPILE and self.have_compiled(digest, False):
             return
         if answer is not JointAnswer.TOGETHER:
-            raise PeersDiffer(
-                "The ranks of a group are about to run different programs, and here it is a captured step's.",
-                saw=f"{self._call(first)} is the first collective of it",
-                expected="the same step on each rank, captured on all of them or on none",
-            )
+            raise self._replays_differ(first)
+
+    def _replays_differ(self, first: Node, why: str = "") -> PeersDiffer:
+        return PeersDiffer(
+            "The ranks of a group are about to run different programs, and here it is a captured step's.",
+            saw=f"{self._call(first)} is the first collective of it" + (f"; {why}" if why else ""),
+            expected="the same step on each rank, captured on all of them or on none",
+        )
 
     def _ask(self, call: str, proposal: str = "") -> str:
         try:
             return self._peers.agree(call, proposal)
         except BaseException as error:
-            self.was_interrupted = not isinstance(error, Exception)
+            self._interrupted(error)
             raise
+
+    def _interrupted(self, error: BaseException) -> None:
+        self.was_interrupted = not isinstance(error, Exception)
 
     def _call(self, node: Node) -> str:
         shapes = ", ".join(f"{s.dtype} {list(s.shape)}" for s in node.signature.specs)
