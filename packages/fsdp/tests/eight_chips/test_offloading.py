@@ -94,7 +94,7 @@ CASES = {
     "compiled":              Case(by(ALL), {"how": "compiled"}),
     "compiled blocks":       Case(by(ALL), {"how": "compiled blocks"}),
     "captured":              Case(by(ALL), {"how": "captured"}),
-    "rolled":                Case(by(ALL), {"n_layers": 4}, rolled=True, slow=False),
+    "rolled":                Case(by(ALL), {"n_layers": 4}, rolled=True),
     "rolled, checkpoints":   Case(by(ALL), {"n_layers": 4, "again": "around"}, rolled=True),
     "rolled, the state":     Case(by(STATE), {"n_layers": 4}, lies=(None, None, HOST), rolled=True),
 }  # fmt: skip
@@ -151,6 +151,9 @@ def test_the_chips_hold_nothing_of_what_lies_in_the_hosts_memory() -> None:
     assert [kind_of(p.grad) for p in model.parameters()] == [HOST] * 4
 
 
+DAILY = (("from the host", "state dicts"), ("onto the host", "a checkpoint"))
+
+
 def stepped(policy: Any) -> tuple[Any, torch.optim.Optimizer]:
     _, model, optimizer, _ = trained(lambda m: by(policy)(m, mesh_of(8)), n_steps=2)
     return model, optimizer
@@ -166,11 +169,19 @@ def loss_after(model: Any, optimizer: torch.optim.Optimizer) -> float:
     return loss.item()  # pyright: ignore[reportPossiblyUnboundVariable]
 
 
-@pytest.mark.parametrize("way", ["state dicts", "a checkpoint"])
 @pytest.mark.parametrize(
-    ("saved", "loaded"),
-    [(ALL, ALL), (ALL, None), (None, ALL), pytest.param(STATE, ALL, marks=pytest.mark.slow)],
-    ids=["to the host", "from the host", "onto the host", "the state alone"],
+    ("way", "saved", "loaded"),
+    [
+        pytest.param(way, *policies, id=f"{name}-{way}", marks=() if daily else pytest.mark.slow)
+        for name, policies in {
+            "to the host": (ALL, ALL),
+            "from the host": (ALL, None),
+            "onto the host": (None, ALL),
+            "the state alone": (STATE, ALL),
+        }.items()
+        for way in ("state dicts", "a checkpoint")
+        for daily in [(name, way) in DAILY]
+    ],
 )
 def test_states_go_on_in_either_memory(way: str, saved: Any, loaded: Any, tmp_path: Path) -> None:
     model, optimizer = stepped(saved)
