@@ -19,6 +19,7 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.distributed.tensor.parallel.ddp import _pre_dp_module_transform
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 from training_loop import WORDS, BlockPolicy, Model, grid_of, loss_of
@@ -70,9 +71,22 @@ def tensor_parallel(model: Model) -> nn.Module:
     return model
 
 
+def ddp_and_tensor_parallel(model: Model) -> nn.Module:
+    """Products of a block in pairs of ranks, replicas across."""
+    mesh = grid_of("pjrt", "data", "model")
+    model.to("pjrt")
+    for block in model.blocks:
+        parallelize_module(
+            block, mesh["model"], {"up": ColwiseParallel(), "down": RowwiseParallel()}
+        )
+    _pre_dp_module_transform(model)  # as PyTorch has it: DDP sees the parts
+    return DistributedDataParallel(model, process_group=mesh["data"].get_group())
+
+
 GRIDS: dict[str, Callable[[Model], nn.Module]] = {
     "FSDP2, hybrid": hybrid,
     "FSDP2 and tensor parallel": tensor_parallel,
+    "DDP and tensor parallel": ddp_and_tensor_parallel,
 }
 WAYS: dict[str, Callable[[Model], nn.Module]] = {
     "FSDP2": fsdp2,
