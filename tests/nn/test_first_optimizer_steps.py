@@ -22,10 +22,12 @@ ROWS: dict[str, tuple[str, dict[str, Any]]] = {
     "adamax": ("Adamax", {}),
     "adamw": ("AdamW", {}),
     "adamw, fused, amsgrad": ("AdamW", {"fused": True, "amsgrad": True}),
+    "muon": ("Muon", {}),
     "nadam": ("NAdam", {}),
     "radam": ("RAdam", {}),
     "rmsprop": ("RMSprop", {}),
     "rmsprop, centered, momentum": ("RMSprop", {"centered": True, "momentum": 0.9}),
+    "rprop": ("Rprop", {}),
     "sgd": ("SGD", {"lr": 0.1}),
     "sgd, fused, momentum": ("SGD", {"lr": 0.1, "momentum": 0.9, "fused": True}),
     "sgd, maximize, decay": (
@@ -38,7 +40,6 @@ ROWS: dict[str, tuple[str, dict[str, Any]]] = {
 # Their first gradient is their state, or they read values: as before.
 OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
     "asgd": ("ASGD", {}),
-    "rprop": ("Rprop", {}),
     "sgd, dampening": ("SGD", {"lr": 0.1, "momentum": 0.9, "dampening": 0.5}),
 }
 
@@ -53,11 +54,13 @@ class Training:
             for shape in ((3, 4), (5,))
         ]
         self.scale = torch.tensor([0.0, -0.0, 1.0, -2.0]).to(device)
-        self.optimizer = getattr(torch.optim, cls)(self.leaves, **options)
+        of = [x for x in self.leaves if x.ndim == 2 or cls != "Muon"]  # which takes matrices alone
+        self.optimizer = getattr(torch.optim, cls)(of, **options)
         torch_pjrt.sync()
 
     def step(self, *, of: int = 2) -> None:
-        self.optimizer.zero_grad()
+        for x in self.leaves:
+            x.grad = None
         x, y = self.leaves
         loss = (x * self.scale).sum()
         (loss + (y * y).sum() if of == 2 else loss).backward()
@@ -136,7 +139,7 @@ def test_parameters_that_come_later_get_their_state_then() -> None:
 
 
 @pytest.mark.parametrize("by", ["position", "keyword"])
-@pytest.mark.parametrize("name", ["adamw", "sgd, momentum", "rprop"])
+@pytest.mark.parametrize("name", ["adamw", "sgd, momentum", "rprop", "sgd, dampening"])
 def test_state_is_made_behind_a_closure_that_makes_gradients(
     name: str, by: str, compiled: Count
 ) -> None:
@@ -163,11 +166,25 @@ def test_state_is_made_behind_a_closure_that_makes_gradients(
     found, after = train("pjrt")
     expected, _ = train("cpu")
 
-    assert after == ([1, 2, 2] if name == "rprop" else [2, 2, 2])
+    assert after == ([2, 2, 2] if name in ROWS else [1, 2, 2])
     for x, y in zip(found, expected, strict=True):
         torch.testing.assert_close(x, y)
     for x, y in zip(losses[:3], losses[3:], strict=True):
         torch.testing.assert_close(x.detach().cpu(), y.detach())
+
+
+@pytest.mark.parametrize("name", ["muon", "rprop"])
+def test_gradients_are_the_same_tensors_behind_a_step(name: str) -> None:
+    training = Training(*ROWS[name])
+    x, y = training.leaves
+    x.grad, y.grad = torch.full_like(x, 2.0), torch.full_like(y, 3.0)
+    before = [x.grad, y.grad]
+    training.optimizer.step()
+
+    assert x.grad is before[0]
+    assert y.grad is before[1]
+    assert before[0].unique().tolist() == [2.0]
+    assert before[1].unique().tolist() == [3.0]
 
 
 def test_step_that_finds_no_room_for_state_leaves_none(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import inspect
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import wraps
 from typing import Any
 
@@ -26,8 +27,10 @@ from torch_pjrt.tensor.storage.buffer import buffer_of, is_pjrt
 Group = dict[str, Any]
 Maker = Callable[[Group, Sequence[torch.Tensor]], None]
 
-# Whose `_init_group` makes state from shapes alone, and changes nothing else. Rprop's takes a gradient.
-_BY_SHAPES = ("Adadelta", "Adam", "Adamax", "AdamW", "Muon", "NAdam", "RAdam", "RMSprop")
+# Whose `_init_group` makes state from shapes and dtypes alone, and changes nothing else.
+_BY_SHAPES = ("Adadelta", "Adam", "Adamax", "AdamW", "Muon", "NAdam", "RAdam", "RMSprop", "Rprop")
+# Of these: who takes the shapes from gradients (`full_like(grad, lr)`).
+_OF_GRADIENTS = ("Muon", "Rprop")
 
 _told: OrderedDict[int, Callable[[Optimizer], object]] = session.own(
     "who is told of optimizers' steps", OrderedDict()
@@ -134,15 +137,34 @@ def _maker(optimizer: Optimizer) -> Maker | None:
     found: Any = getattr(type(optimizer), "_init_group", None)
     if found is getattr(SGD, "_init_group", ()):
         return lambda _, parameters: _of_sgd(optimizer, parameters)
-    known = (getattr(getattr(torch.optim, name, None), "_init_group", ()) for name in _BY_SHAPES)
-    if found not in known:
+    if found not in _ways_of(_BY_SHAPES):
         return None
     n_lists = len(inspect.signature(found).parameters) - 2  # all but the optimizer and the group
+    of_gradients = found in _ways_of(_OF_GRADIENTS)
 
     def make(group: Group, parameters: Sequence[torch.Tensor]) -> None:
-        found(optimizer, {**group, "params": parameters}, *([] for _ in range(n_lists)))
+        with _empty_gradients(parameters) if of_gradients else nullcontext():
+            found(optimizer, {**group, "params": parameters}, *([] for _ in range(n_lists)))
 
     return make
+
+
+def _ways_of(names: Sequence[str]) -> list[Any]:
+    """How PyTorch's optimizers of these names make their state; some PyTorch may lack one."""
+    return [getattr(getattr(torch.optim, name, None), "_init_group", ()) for name in names]
+
+
+@contextmanager
+def _empty_gradients(parameters: Sequence[torch.Tensor]) -> Iterator[None]:
+    """Meanwhile gradients have no content: what is made like a pending one would have it computed first."""
+    gradients = [p.grad for p in parameters]
+    try:
+        for p, gradient in zip(parameters, gradients, strict=True):
+            p.grad = None if gradient is None else torch.empty_like(gradient)
+        yield
+    finally:
+        for p, gradient in zip(parameters, gradients, strict=True):
+            p.grad = gradient
 
 
 def _of_sgd(optimizer: Optimizer, parameters: Sequence[torch.Tensor]) -> None:
