@@ -14,7 +14,7 @@ import torch_pjrt
 from torch_pjrt.extend import counters, forget_programs, graph_of, state
 from torch_pjrt.graph import signature  # noqa: TID251
 from torch_pjrt.passes import Expand  # noqa: TID251
-from torch_pjrt_dynamo import recording
+from torch_pjrt_dynamo import recorded_graph
 
 
 class Scaled(nn.Module):
@@ -87,7 +87,7 @@ def test_its_program_is_kept_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_graphs_that_nobody_has_any_more_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.ones(3, device="pjrt")
     torch.compile(lambda x: x * 2.0, backend="pjrt")(x).cpu()
-    n_known = len(recording._known)
+    n_known = len(recorded_graph._known)
     monkeypatch.setattr(signature._interned, "most", 8)
 
     for n in range(24):
@@ -97,4 +97,4 @@ def test_graphs_that_nobody_has_any_more_are_forgotten(monkeypatch: pytest.Monke
     forget_programs()
     gc.collect()
 
-    assert len(recording._known) - n_known < 12
+    assert len(recorded_graph._known) - n_known < 12

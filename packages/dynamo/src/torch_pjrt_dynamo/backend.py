@@ -17,17 +17,20 @@ from torch_pjrt_dynamo.compiled import CompiledGraph
 from torch_pjrt_dynamo.devices_of_results import Run, where_traced
 from torch_pjrt_dynamo.direct import without_autograd
 from torch_pjrt_dynamo.donation import donating, positions_of
+from torch_pjrt_dynamo.gradients import with_gradients
 from torch_pjrt_dynamo.host import for_host, is_on_host
 from torch_pjrt_dynamo.lines import name_of
 from torch_pjrt_dynamo.marks import put_marks
 from torch_pjrt_dynamo.options import NAMES, options_of
 from torch_pjrt_dynamo.partition import USERS, partitioner
-from torch_pjrt_dynamo.setup import set_up
+from torch_pjrt_dynamo.setup import leave_inductor_out, set_up
 from torch_pjrt_dynamo.shared_keys import share_keys
 
 _ALL = 1 << 30  # results
 
-fake_products.register()  # when `torch.compile` looks for the backend: before it traces
+# When `torch.compile` looks for the backend: before it traces.
+fake_products.register()
+leave_inductor_out()
 
 
 def pjrt(
@@ -39,8 +42,9 @@ def pjrt(
 ) -> Callable[..., Any]:
     """Compile what Dynamo traced, for tensors on `pjrt`.
 
-    AOTAutograd makes graphs of operators of it, one for forward and one for backward; a call of either
-    appends one node to the lazy tape. Nothing is compiled by XLA before a value is needed or a step ends.
+    Simple graphs are recorded as they are; AOTAutograd makes graphs of operators of the others. Either way
+    there is one for forward and one for backward, and a call appends one node to the lazy tape. Nothing is
+    compiled by XLA before a value is needed or a step ends.
 
     Tensors of the CPU are brought to the device, and the results back.
 
@@ -50,12 +54,15 @@ def pjrt(
     set_up()
     put_marks(module)
     chosen = options_of(options or {})
-    aot = _aot_of(chosen.memory_budget, chosen.buckets, chosen.precision)
+    budget = 1.0 if chosen.memory_budget is None else chosen.memory_budget
+    aot = _aot_of(budget, chosen.buckets, chosen.precision)
     with copying_what_is_handed_on():
         if is_on_host(module, example_inputs):
             return for_host(module, example_inputs, aot)
         positions = positions_of(module, chosen.donate)
         compiled = without_autograd(module, example_inputs, chosen.precision)
+        if compiled is None and chosen.memory_budget is None:
+            compiled = with_gradients(module, example_inputs, chosen.precision)
         if compiled is None:
             compiled = aot(module, example_inputs)
     return donating(compiled, positions) if positions else compiled

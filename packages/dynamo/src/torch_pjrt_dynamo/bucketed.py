@@ -42,7 +42,8 @@ from torch_pjrt_dynamo.padded import shapes_of_graphs
 from torch_pjrt_dynamo.padded.dims import capacity_of, dims_of, expression, monomial
 from torch_pjrt_dynamo.padded.run import PaddedRun
 from torch_pjrt_dynamo.padding import count_value, padded
-from torch_pjrt_dynamo.recording import InputSpec, RecordedGraph, record
+from torch_pjrt_dynamo.recorded_graph import InputSpec, RecordedGraph
+from torch_pjrt_dynamo.recording import record
 
 Symbol = sympy.Symbol
 _REMEMBERED = 4096  # sizes of calls

@@ -31,7 +31,8 @@ from torch_pjrt.extend import (
 from torch_pjrt.plugin import TensorSpec, aten, spec_of
 from torch_pjrt_dynamo.operators import CannotRecord
 from torch_pjrt_dynamo.parts import in_parts
-from torch_pjrt_dynamo.recording import InputSpec, RecordedGraph, Written, record
+from torch_pjrt_dynamo.recorded_graph import InputSpec, RecordedGraph, Written
+from torch_pjrt_dynamo.recording import record
 
 # They look at the whole storage of a tensor.
 _SEES_STORAGE = frozenset(

@@ -2,8 +2,8 @@
 
 An optimizer's step is such a graph, and whatever runs under `no_grad`. Its calls are made once, on tensors
 of a scratch tape, as they would be without a compiler; what that records is what a call appends. Where
-anything is not as simple as that (a gradient, control flow, a size that varies, a tensor elsewhere or of
-another class, two inputs in one storage), `without_autograd` says None, and AOTAutograd traces the graph.
+anything is not as simple as that (a gradient, which `gradients.py` records; control flow, a size that
+varies, a tensor elsewhere or of another class, two inputs in one storage), `without_autograd` says None.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from torch_pjrt.plugin import spec_of
 from torch_pjrt_dynamo.compiled import CompiledGraph
 from torch_pjrt_dynamo.lines import name_of
 from torch_pjrt_dynamo.operators import CannotRecord
-from torch_pjrt_dynamo.recording import InputSpec
+from torch_pjrt_dynamo.recorded_graph import InputSpec
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 _BUILTIN = (torch, torch._C._nn, torch._C._linalg, torch._C._special, torch._C._fft)  # pyright: ignore[reportAttributeAccessIssue]
@@ -44,20 +44,18 @@ _NOT_OF_VALUES = frozenset(
 def without_autograd(
     module: GraphModule, inputs: Sequence[Any], precision: str | None
 ) -> Callable[..., Any] | None:
-    """What Dynamo traced, compiled as it is; None if AOTAutograd is to trace it.
+    """What Dynamo traced, compiled as it is; None if it is not so simple.
 
     inputs   the tensors of the first call.
     """
-    if not _is_simple(module):
+    if not is_simple(module) or _has_gradients(module):
         return None
-    attributes = _attributes(module)
+    attributes = attributes_of(module)
     tensors = [*attributes.values(), *inputs]
-    if not all(type(x) in _PLAIN and is_pjrt(x) for x in tensors):
-        return None
     with _disable_current_modes():
-        if len({id(buffer_of(x)) for x in tensors}) < len(tensors):
+        if not are_apart(tensors):
             return None
-        graph = DirectGraph(_of_inputs(module, attributes), name_of(module, "graph"), precision)
+        graph = DirectGraph(of_inputs(module, attributes), name_of(module, "graph"), precision)
         try:
             graph.record_for(tensors)
         except CannotRecord:
@@ -111,23 +109,35 @@ class _WithAttributes:
             torch._C._set_grad_enabled(is_enabled)
 
 
-def _is_simple(module: GraphModule) -> bool:
-    """Whether each call is PyTorch's, of known sizes on this device, and none is differentiated."""
+def is_simple(module: GraphModule) -> bool:
+    """Whether each call is PyTorch's, of known sizes on this device."""
     if torch.is_autocast_enabled("pjrt") or torch.is_autocast_enabled("cpu"):
         return False
+    return all(
+        _is_known_call(node) and all(map(_is_plain, _values(node)))
+        for node in module.graph.nodes
+        if node.op != "output" and node.target is not torch._C._set_grad_enabled
+    )
+
+
+def _has_gradients(module: GraphModule) -> bool:
+    """Whether a call is differentiated."""
     grad = torch.is_grad_enabled()
     for node in module.graph.nodes:
-        if node.op == "output":
-            continue
         if node.target is torch._C._set_grad_enabled:
             grad = node.args[0]
             continue
-        if not _is_known_call(node) or not all(map(_is_plain, _values(node))):
-            return False
-        is_call = node.op not in ("placeholder", "get_attr")
+        is_call = node.op not in ("placeholder", "get_attr", "output")
         if grad and is_call and any(x.requires_grad for x in _values(node)):
-            return False
-    return True
+            return True
+    return False
+
+
+def are_apart(tensors: Sequence[Any]) -> bool:
+    """Whether all are tensors of this device, of no other class, and each has a storage of its own."""
+    if not all(type(x) in _PLAIN and is_pjrt(x) for x in tensors):
+        return False
+    return len({id(buffer_of(x)) for x in tensors}) == len(tensors)
 
 
 def _is_known_call(node: Node) -> bool:
@@ -163,14 +173,19 @@ def _is_plain(value: Any) -> bool:
     )
 
 
-def _attributes(module: GraphModule) -> dict[str, Any]:
+def attributes_of(module: GraphModule) -> dict[str, Any]:
     """The tensors that the graph reads from its module, by name."""
     names = [str(n.target) for n in module.graph.nodes if n.op == "get_attr"]
     return {name: operator.attrgetter(name)(module) for name in names}
 
 
-def _of_inputs(module: GraphModule, attributes: dict[str, Any]) -> GraphModule:
-    """The module as a function of what it holds, and then of its inputs."""
+def of_inputs(
+    module: GraphModule, attributes: dict[str, Any], *, with_gradients: bool = False
+) -> GraphModule:
+    """The module as a function of what it holds, and then of its inputs.
+
+    Unless it is `with_gradients`, it does not say where they are switched on and off.
+    """
     graph = Graph()
     held = {name: graph.placeholder(f"held_{i}") for i, name in enumerate(attributes)}
     copies: dict[Node, Node] = {}
@@ -180,6 +195,6 @@ def _of_inputs(module: GraphModule, attributes: dict[str, Any]) -> GraphModule:
         elif node.op == "output":
             results = map_arg(node.args[0], copies.__getitem__)
             graph.output(results).meta = dict(node.meta)
-        elif node.target is not torch._C._set_grad_enabled:
+        elif with_gradients or node.target is not torch._C._set_grad_enabled:
             copies[node] = graph.node_copy(node, copies.__getitem__)
     return GraphModule(module, graph)

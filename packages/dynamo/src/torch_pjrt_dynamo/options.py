@@ -16,7 +16,7 @@ class Options:
     """What a user chooses for a compiled function.
 
     memory_budget  from 0 to 1: how much of what forward computes is kept for backward; the rest is computed
-                   again. `torch_pjrt_dynamo.partitions()` says what is kept.
+                   again. None: what is kept without a compiler. `torch_pjrt_dynamo.partitions()` says what.
     precision      of products of float32 in the function and its backward, by the names that
                    `torch.set_float32_matmul_precision` takes; None for the one in force when they run.
     buckets        sizes up to which sizes that vary are padded, True (the default) for powers of two, False
@@ -24,7 +24,7 @@ class Options:
     donate         names of arguments whose memory a call may take, though the caller holds the tensors.
     """
 
-    memory_budget: float = 1.0
+    memory_budget: float | None = None
     precision: str | None = None
     buckets: Buckets | None = None
     donate: tuple[str, ...] = ()
@@ -43,9 +43,11 @@ def options_of(given: Mapping[str, Any]) -> Options:
             expected=", ".join(NAMES),
             hint="`torch_pjrt.compile_options(...)` gives XLA's options for a block",
         )
-    budget = given.get("memory_budget", 1.0)
-    if isinstance(budget, bool) or not isinstance(budget, (int, float)) or not 0 <= budget <= 1:
-        raise _refused("memory_budget", budget, "a number from 0 to 1")
+    budget = given.get("memory_budget")
+    if budget is not None:
+        if isinstance(budget, bool) or not isinstance(budget, (int, float)) or not 0 <= budget <= 1:
+            raise _refused("memory_budget", budget, "a number from 0 to 1")
+        budget = float(budget)
     precision = given.get("precision")
     if precision is not None and precision not in PRECISIONS:
         raise _refused("precision", precision, ", ".join(PRECISIONS))
@@ -53,7 +55,7 @@ def options_of(given: Mapping[str, Any]) -> Options:
     if not isinstance(donate, (list, tuple)) or not all(isinstance(n, str) for n in donate):
         raise _refused("donate", donate, "a list of names of arguments")
     buckets = buckets_of(given.get("buckets", True))
-    return Options(float(budget), precision, buckets, tuple(donate))
+    return Options(budget, precision, buckets, tuple(donate))
 
 
 def _refused(name: str, saw: Any, expected: str) -> SettingError:

@@ -26,7 +26,8 @@ class Partition:
     """What one forward keeps.
 
     name      of the compiled graph.
-    budget    how much it may keep, from 0 (its inputs) to 1 (what is not cheap to compute again).
+    budget    how much it may keep, from 0 (its inputs) to 1 (what is not cheap to compute again, or what
+              PyTorch keeps without a compiler).
     kept      of each tensor beside inputs and results: the operator that makes it, its shape, its bytes.
     """
 
@@ -57,6 +58,11 @@ def partitions() -> list[Partition]:
     return list(_recent)
 
 
+def note(partition: Partition) -> None:
+    """Have `partitions()` list it."""
+    _recent.append(partition)
+
+
 def partitioner(budget: float) -> Callable[..., tuple[GraphModule, GraphModule]]:
     """PyTorch's min-cut partitioner within a budget of memory."""
 
@@ -79,7 +85,7 @@ def partitioner(budget: float) -> Callable[..., tuple[GraphModule, GraphModule]]
         forward.meta[USERS] = num_fwd_outputs
         output = next(iter(reversed(forward.graph.nodes)))
         kept = [n for n in output.args[0][num_fwd_outputs:] if _is_made(n)]
-        _recent.append(Partition(name_of(forward, "forward"), budget, tuple(map(_described, kept))))
+        note(Partition(name_of(forward, "forward"), budget, tuple(map(_described, kept))))
         return forward, backward
 
     return partition

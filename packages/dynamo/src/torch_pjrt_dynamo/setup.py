@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+from torch._dynamo.variables import optimizer as tracing
 from torch._dynamo.variables.optimizer import OptimizerVariable
 
 from torch_pjrt.extend import is_pjrt, keep_dynamo_out, start
@@ -16,6 +17,22 @@ def set_up() -> None:
     start()
     keep_dynamo_out(["torch_pjrt_dynamo"])
     _keep_steps_on_the_device()
+
+
+def leave_inductor_out() -> None:
+    """Let Dynamo trace optimizers without Inductor, whose import takes a second. Call before it traces.
+
+    It asks there of each gradient whether a CUDA graph has a place for it, and has imported those by then.
+    """
+    original = getattr(tracing, "_is_static_for_cudagraphs", None)
+    if original is None or getattr(original, "asks_cuda_only", False):  # another PyTorch, or done
+        return
+
+    def is_static(x: Any) -> bool:
+        return original(x) if x.is_cuda else True
+
+    is_static.asks_cuda_only = True  # type: ignore[attr-defined]
+    tracing._is_static_for_cudagraphs = is_static
 
 
 def _keep_steps_on_the_device() -> None:
