@@ -19,13 +19,29 @@ def test_together(n): pass
 """
 
 
-def test_a_group_is_run_by_one_worker(pytester: pytest.Pytester) -> None:
+def passed_on(pytester: pytest.Pytester, **files: str) -> list[str]:
+    """The lines of tests that passed, on two workers."""
     helpers = Path(groups.__file__).parent
     pytester.makeini(f"[pytest]\npythonpath = {helpers}\naddopts = --import-mode=importlib")
     pytester.makeconftest("pytest_plugins = ['groups']")
-    pytester.makepyfile(test_some=TESTS)
+    pytester.makepyfile(**files)
 
     run = pytester.runpytest_subprocess("-n", "2", "--dist", "loadgroup", "-v")
 
-    run.assert_outcomes(passed=6)
-    assert len({line[:5] for line in run.outlines if " PASSED " in line}) == 1
+    return [line for line in run.outlines if " PASSED " in line]
+
+
+def test_a_group_is_run_by_one_worker(pytester: pytest.Pytester) -> None:
+    lines = passed_on(pytester, test_some=TESTS)
+
+    assert len(lines) == 6
+    assert len({line[:5] for line in lines}) == 1
+
+
+def test_files_on_eight_chips_begin_first(pytester: pytest.Pytester) -> None:
+    others = "".join(f"def test_{n}(): pass\n" for n in range(20))
+    lines = passed_on(pytester, test_a=others, test_on_eight_chips="def test_long(): pass")
+
+    assert len(lines) == 21
+    [long] = (line for line in lines if "test_long" in line)
+    assert next(line for line in lines if line[:5] == long[:5]) == long, "another test came first"
