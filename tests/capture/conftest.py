@@ -7,6 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from quickly import compiled_quickly
+
+__all__ = ["compiled_quickly", "few_objects"]
+
 
 @pytest.fixture(scope="module")
 def few_objects() -> Iterator[None]:

@@ -78,6 +78,7 @@ print(at - 1, lost, ignored)
 """
 
 
+@pytest.mark.slow("rows")
 @pytest.mark.parametrize("kind", ["lazy", "captured", "compiled", "loader"])
 def test_an_interrupt_in_any_of_a_step_s_blocks_ends_the_step(
     kind: str, python: Callable[..., Any], record_property: Callable[[str, object], None]
