@@ -172,11 +172,25 @@ def one_waits_by_the_host() -> Any:
     return counted(1, run)
 
 
+def one_reads_and_the_others_wait_for_it_by_the_host() -> Any:
+    """A thread of theirs comes to what it waits for."""
+
+    def run() -> Any:
+        x = step(own())
+        said = torch.zeros(3)
+        if RANK == 0:
+            said += x.cpu()
+        dist.broadcast(said, 0)
+        return said.tolist()
+
+    return counted(1, run)
+
+
 def one_stays_away() -> Any:
     begun = time.monotonic()
     try:
         if RANK == 3:
-            time.sleep(12)
+            time.sleep(20)  # longer than the limit
             return "away"
         return step(own()).tolist()
     except Exception as error:
@@ -200,7 +214,8 @@ def a_step_that_one_does_not_replay() -> Any:
 
 CASES: tuple[Callable[[], Any], ...] = (
     alike, of_all_as_well, captured, a_number_of_its_own, an_evaluation_of_one_row, a_read_between,
-    a_read_behind, rows_that_go_different_ways, one_waits_by_the_host, one_stays_away,
+    a_read_behind, rows_that_go_different_ways, one_waits_by_the_host,
+    one_reads_and_the_others_wait_for_it_by_the_host, one_stays_away,
 )  # fmt: skip
 
 if __name__ == "__main__":

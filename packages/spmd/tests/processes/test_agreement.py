@@ -12,8 +12,11 @@ from typing import Any
 import pytest
 from store_model import Killed, Scheduler, Store
 
+from torch_pjrt.extend import Tape
+from torch_pjrt_spmd.distributed import group as groups
 from torch_pjrt_spmd.distributed import peers as module
 from torch_pjrt_spmd.distributed.errors import PeerError, PeersDiffer
+from torch_pjrt_spmd.distributed.group import Group
 from torch_pjrt_spmd.distributed.peers import PREPARE, SAME, Peers
 
 LIMIT_S, LONGEST_PAUSE_S = 4.0, 0.5
@@ -188,3 +191,16 @@ def test_prepared_and_unprepared_ranks_agree_to_prepare(monkeypatch: pytest.Monk
     )
 
     assert made == [PREPARE, PREPARE]
+
+
+def test_what_is_recorded_while_another_thread_has_run_what_came_before_stays_pending(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    group = Group.__new__(Group)
+    before, after = (Tape(), 0.0), (Tape(), 1.0)
+    group.pending = before
+    monkeypatch.setattr(groups, "run_pending", lambda *_: setattr(group, "pending", after))
+
+    group.flush()
+
+    assert group.pending is after

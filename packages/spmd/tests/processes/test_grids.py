@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from several import run
 
-LIMIT_S = 6
+LIMIT_S = 12
 
 # The processes are started once for all tests that read what they print: by one worker.
 pytestmark = [pytest.mark.xdist_group("grids of groups"), pytest.mark.slow("file")]
@@ -82,6 +82,12 @@ def test_a_rank_that_waits_unseen_is_waited_for_to_half_the_limit(ended: list[Ca
 
     assert values == [[2.0] * 3, *[[3.0] * 3] * 3]
     assert max(_of(ended, "one_waits_by_the_host", "seconds")) < LIMIT_S
+
+
+def test_ranks_that_wait_by_the_host_come_to_what_the_one_waits_for(ended: list[Case]):
+    case = "one_reads_and_the_others_wait_for_it_by_the_host"
+
+    assert _of(ended, case, "value") == [[12.0] * 3] * 4
 
 
 def test_who_stays_away_is_an_error_within_the_limit(ended: list[Case]):

@@ -59,7 +59,7 @@ class Grid(Ranks):
         chips = [chip_of(rank) for rank in ground.ranks]
         name = f"grid {ground} at {[chip.id for chip in chips]}"
         Joint.__init__(self, name, chips, ground.axes)
-        self._begin("grid", rounds.peers)
+        self._begin(f"grid of {len(chips)} ranks", rounds.peers)
         self.groups = {group.line: group for group in groups}
         self.ground = ground
         self._rounds = rounds

@@ -150,8 +150,11 @@ class Group:
 
     def flush(self) -> None:
         """Have done what was recorded with collectives: the others may wait for it."""
-        if self.pending is not None:
-            run_pending(self.pending[0], "what the ranks do by way of the host")
+        if self.pending is None:
+            return
+        tape, _ = self.pending
+        run_pending(tape, "what the ranks do by way of the host")
+        if self.pending is not None and self.pending[0] is tape:  # else recorded meanwhile
             self.pending = None
 
     def exchange_on_host(self, work: Any, what: str) -> None:

@@ -46,7 +46,7 @@ from contextlib import nullcontext
 from typing import Any
 
 from torch_pjrt_spmd.distributed import findings, peers
-from torch_pjrt_spmd.distributed.board import PAUSE_SECONDS, WAITING
+from torch_pjrt_spmd.distributed.board import PAUSE_SECONDS, WAITING, Post
 from torch_pjrt_spmd.distributed.errors import PeerError
 from torch_pjrt_spmd.distributed.health import Health, health
 from torch_pjrt_spmd.distributed.peers import Peers
@@ -99,7 +99,7 @@ class Rounds:
     ) -> str:
         """What all ranks are to do, as `Peers.agree` says it, once all propose something here.
 
-        call      of the first collective; proposal: the program.
+        call      of the first collective, behind who they are and a colon; proposal: the program.
         groups    the calls of this rank's groups that it takes part in by groups, if not here.
         waits_long    to the end of the time limit, for one that cannot go on by groups.
 
@@ -256,8 +256,13 @@ class _Waiting:
                 post.phase == WAITING
                 and post.rank != mine
                 and mine in post.ranks
-                and post.doing != self._call
                 and post.since_s > _OTHERS_LONG
+                and not self._is_of_a_round(post)
             ):
                 return f"is waited for, by {post.name}, for {post.doing}"
         return ""
+
+    def _is_of_a_round(self, post: Post) -> bool:
+        """Whether a rank that waits does so in a round of this grid."""
+        who = self._call.partition(":")[0]
+        return tuple(post.ranks) == self._rounds.ranks and post.doing.startswith(f"{who}:")
