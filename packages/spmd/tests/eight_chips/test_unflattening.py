@@ -291,17 +291,17 @@ def test_chips_gather_no_sequence(name: str) -> None:
 
 
 @pytest.mark.slow("rows")
-@pytest.mark.parametrize("rolled", [False, True])
+@pytest.mark.parametrize(("rolled", "n_layers"), [(False, 2), (True, 4), (False, 4)])
 def test_chips_along_the_sequence_share_the_work_of_a_training_step(
-    rolled: bool, monkeypatch: pytest.MonkeyPatch
+    rolled: bool, n_layers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if rolled:
         monkeypatch.setattr(config, "roll_layers", "on")
 
-    trained(WAYS["data 2, sequence 2, tensor 2"], n_steps=3, n_layers=4)
+    trained(WAYS["data 2, sequence 2, tensor 2"], n_steps=2, n_layers=n_layers)
 
     step = program_reports()[-1]
     gathers = [c for c in step.collectives if c.kind == "all-gather"]
     assert step.replicated_along["sequence"] < 0.05
-    # Keys and values of four blocks, and their gradients' partners, and four times the tokens.
-    assert sum(c.runs for c in gathers) <= 20
+    # Keys and values of each block, and their gradients' partners, and four times the tokens.
+    assert sum(c.runs for c in gathers) <= 4 * n_layers + 4
