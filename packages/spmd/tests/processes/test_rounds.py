@@ -23,6 +23,7 @@ from store_model import Killed, Scheduler, Store
 from torch_pjrt_spmd.distributed import peers as peers_module
 from torch_pjrt_spmd.distributed import rounds as rounds_module
 from torch_pjrt_spmd.distributed.errors import PeerError
+from torch_pjrt_spmd.distributed.grids import Refusals
 from torch_pjrt_spmd.distributed.peers import ALL_READY, APART, PREPARE, SAME, Peers
 from torch_pjrt_spmd.distributed.rounds import Rounds, Withdrawn
 
@@ -425,3 +426,18 @@ def test_killed_and_interrupted_ranks_leave_nobody_alone(monkeypatch: pytest.Mon
         ended.update(type(rank.error).__name__ for rank in ranks)
     assert ended["PeerError"] > TRIALS / 10
     assert ended["Killed"] > TRIALS / 10
+
+
+def test_tapes_that_are_refused_are_tried_less_and_less_until_they_are_run() -> None:
+    known = Refusals()
+    known.note("first", "beginning")
+    tried = []
+    for i in range(100):
+        if not known.leaves_out("beginning"):
+            tried.append(i)
+            known.add("first")
+
+    assert tried == [0, 1, 2, 4, 8, 16, 32, 64]
+    assert not known.leaves_out("another beginning")
+    known.take_back("first")
+    assert not any(known.leaves_out("beginning") for _ in range(5))
