@@ -113,7 +113,7 @@ def main() -> None:
             ]
             i = wrong[0]
             failed.append(f"{seed}: {i}: {shown(seen[i])} is not {shown(expected[i])}")
-    print(json.dumps({"programs": n, "failed": failed, "ran": counters.programs_run}))
+    print(json.dumps({"programs": n, "failed": failed, "ran": counters.programs_run, "compiled": counters.programs_compiled}))
     sys.stdout.flush()
     dist.destroy_process_group()
 
