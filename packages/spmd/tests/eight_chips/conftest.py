@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from on_chips import HAS_EIGHT_CHIPS, no_mesh_is_left, uploads
+from quickly import compiled_quickly
 
 collect_ignore_glob = [] if HAS_EIGHT_CHIPS else ["test_*.py"]
 
-__all__ = ["no_mesh_is_left", "uploads"]
+__all__ = ["compiled_quickly", "no_mesh_is_left", "uploads"]
