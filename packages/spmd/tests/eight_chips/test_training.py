@@ -19,7 +19,7 @@ ALL = "data 2, sequence 2, tensor 2"
 
 @cache
 def on_one_chip(how: str) -> list[float]:
-    return trained(None, how)[0]
+    return trained(None, how, n_layers=1)[0]
 
 
 @pytest.mark.slow("rows")
@@ -30,7 +30,7 @@ def test_losses_are_those_of_one_chip(how: str, way: str) -> None:
     expected = on_one_chip(how)
     before = counters.programs_compiled
 
-    losses, model, optimizer = trained(WAYS[way], how)
+    losses, model, optimizer = trained(WAYS[way], how, n_layers=1)
 
     assert losses == pytest.approx(expected, rel=HOW[how])
     # The optimizer's state, a step, and a captured step.
