@@ -41,7 +41,7 @@ for factor in factors:
 
 
 def run(spec: str, *factors: float) -> list[Any]:
-    """Of a product and of a mapped function with each factor: its sum, programs compiled, loaded, and so on."""
+    """Of a product and of a mapped function with each factor: its sum, what was compiled, loaded, ...."""
     done = warm.run(["-c", PROGRAM, spec, *map(str, factors)], os.environ)
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
