@@ -286,7 +286,10 @@ def planned(command: list[str], seconds: float) -> dict[str, Any]:
                 command, env={**os.environ, "XLA_FLAGS": flags}, stdout=said, stderr=said
             )
             try:
-                while not (done := list(Path(folder).glob("*after_buffer_assignment.txt"))):
+                # Of small programs that this process runs on its CPU there are such files, too.
+                while not (
+                    done := list(Path(folder).glob("*jit_step*after_buffer_assignment.txt"))
+                ):
                     if process.poll() is not None or time.monotonic() - begun > seconds:
                         break
                     time.sleep(1)
@@ -299,7 +302,7 @@ def planned(command: list[str], seconds: float) -> dict[str, Any]:
             if process.returncode < 0:  # ended above
                 return {"full": f"not planned in {seconds:.0f} s"}
             return json.loads(lines[-1]) if lines else {"full": output.read_text().strip()[-300:]}
-        [assignment] = Path(folder).glob("*after_optimizations-buffer-assignment.txt")
+        [assignment] = Path(folder).glob("*jit_step*after_optimizations-buffer-assignment.txt")
         sizes = assigned(assignment.read_text())
         return {
             "arguments": sizes["parameter"],

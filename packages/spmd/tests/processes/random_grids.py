@@ -113,7 +113,8 @@ def main() -> None:
             ]
             i = wrong[0]
             failed.append(f"{seed}: {i}: {shown(seen[i])} is not {shown(expected[i])}")
-    print(json.dumps({"programs": n, "failed": failed, "ran": counters.programs_run, "compiled": counters.programs_compiled}))
+    ran, compiled = counters.programs_run, counters.programs_compiled
+    print(json.dumps({"programs": n, "failed": failed, "ran": ran, "compiled": compiled}))
     sys.stdout.flush()
     dist.destroy_process_group()
 
