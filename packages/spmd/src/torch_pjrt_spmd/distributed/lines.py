@@ -102,12 +102,12 @@ def ground_of(own: int, groups: Iterable[Sequence[int]]) -> Ground | None:
         through = [
             ranks for ranks, line in zip(groups, lines, strict=True) if _is_within(low, line)
         ]
-        places = {(own - ranks[0]) // low % (high // low) for ranks in through}
-        if len(places) > 1:
+        coordinates = {(own - ranks[0]) // low % (high // low) for ranks in through}
+        if len(coordinates) > 1:
             return None
-        if places:
+        if coordinates:
             steps.append((low, high // low))
-            start -= low * places.pop()
+            start -= low * coordinates.pop()
     ground = Ground(tuple(_sums(start, steps)), tuple(steps))
     are_lines = all(ranks in ground.parallel(ranks) for ranks in groups)
     return ground if are_lines else None
