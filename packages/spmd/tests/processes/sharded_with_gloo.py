@@ -1,7 +1,7 @@
 """Sharded training as PyTorch has it, unmodified, on the device and by gloo on CPU tensors.
 
 A process that prints, for each case, what came of it on both, and how many programs each step was. Arguments:
-words of which a case's name has one; none: all cases.
+words of which a case's name has one; none: all cases. `--part K/N` before them: each N-th, from the K-th on.
 """
 
 from __future__ import annotations
@@ -29,8 +29,13 @@ CASES: dict[str, training_loop.Case] = {
 def main() -> None:
     warnings.simplefilter("ignore")
     dist.init_process_group("cpu:gloo,pjrt:pjrt")
-    for name, case in CASES.items():
-        if sys.argv[1:] and not any(word in name for word in sys.argv[1:]):
+    words = sys.argv[1:]
+    k, n = 0, 1
+    if words[:1] == ["--part"]:
+        k, n = (int(x) for x in words[1].split("/"))
+        words = words[2:]
+    for name, case in list(CASES.items())[k::n]:
+        if words and not any(word in name for word in words):
             continue
         line: dict[str, Any] = {"case": name}
         begun = time.process_time()
