@@ -66,6 +66,7 @@ OTHERS = {
     "diffusers": "diffusers.schedulers.scheduling_utils",
     "sentence_transformers": "sentence_transformers",
     "timm": "timm.utils",
+    "torchmetrics": "torchmetrics.classification",
     "torchvision": "torchvision",
     "torch_geometric": "torch_geometric",
 }

@@ -35,6 +35,7 @@ LIBRARIES = {
     "diffusers": Library(("diffusers",), ("0.42.1",)),
     "sentence_transformers": Library(("sentence-transformers",), ("6.2.0",)),
     "timm": Library(("timm",), ("1.0.31",)),
+    "torchmetrics": Library(("torchmetrics",), ("1.9.0",)),
     "torchvision": Library(("torchvision",), ("0.28.0",)),
     "torch_geometric": Library(("torch-geometric",), ("2.8.1",)),
 }
@@ -413,6 +414,14 @@ PATCHES = (
         "`ModelEmaV3` draws its random numbers on the host",
         "it is refused: a device of torch-pjrt has no `torch.Generator` of its own",
         "a generator is made where `stochastic_rounding` needs one",
+    ),
+    Patch(
+        "torchmetrics.bincount",
+        ("torchmetrics.utilities.data",),
+        "for_others.torchmetrics_bincount:install",
+        "classes on `pjrt` are counted in as many counts as there are classes",
+        "each count is read for its size: six reads and four programs a step of three metrics",
+        "`_bincount` asks the device, and not whether `torch_xla` is installed",
     ),
     Patch(
         "torchvision.nms",
