@@ -26,7 +26,6 @@ from torch_pjrt.plugin import Node
 from torch_pjrt_spmd.distributed.errors import PeerError
 from torch_pjrt_spmd.distributed.joining import chip_of, store_of_run
 from torch_pjrt_spmd.distributed.lines import Ground, Line, ground_of, steps_of
-from torch_pjrt_spmd.distributed.peers import ALL_READY, APART, SAME
 from torch_pjrt_spmd.distributed.rounds import Rounds, Withdrawn
 from torch_pjrt_spmd.distributed.settings import peer_timeout
 from torch_pjrt_spmd.distributed.together import Ranks
@@ -78,7 +77,7 @@ class Grid(Ranks):
         self, digest: str, is_ready: bool, first: Node, *, waits_long: bool = False
     ) -> JointAnswer:
         self._doing = self._call(first)
-        proposal = f"{digest}{ALL_READY if is_ready else ''}"
+        proposal = self._proposal(digest, is_ready)
         groups = [group.peers for group in self.groups.values()]
         try:
             said = self._rounds.propose(self._doing, proposal, groups, waits_long=waits_long)
@@ -87,14 +86,7 @@ class Grid(Ranks):
         except BaseException as error:
             self._interrupted(error)
             raise
-        if said == SAME:
-            self.together += 1
-            return JointAnswer.TOGETHER
-        if said.startswith(APART):
-            self._proposed = said
-            self.apart += 1
-            return JointAnswer.APART
-        return JointAnswer.COMPILE
+        return self._answer(said)
 
     def of(self, nodes: Sequence[Node]) -> Joint:
         """See `Joint`: the ranks of the collectives' own group, or of the least grid of several."""

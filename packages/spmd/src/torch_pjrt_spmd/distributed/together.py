@@ -55,7 +55,13 @@ class Ranks(Joint):
     def propose(self, digest: str, is_ready: bool, first: Node) -> JointAnswer:
         """See `Joint`. Raises `PeersDiffer`, or `PeerError` where one does not come."""
         self._doing = self._call(first)
-        said = self._ask(self._doing, f"{digest}{ALL_READY if is_ready else ''}")
+        return self._answer(self._ask(self._doing, self._proposal(digest, is_ready)))
+
+    def _proposal(self, digest: str, is_ready: bool) -> str:
+        return f"{digest}{ALL_READY if is_ready else ''}"
+
+    def _answer(self, said: str) -> JointAnswer:
+        """What is to be done, where this was decided."""
         if said == SAME:
             self.together += 1
             return JointAnswer.TOGETHER
