@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
+
+import torch
 
 
 class NotThere(AttributeError):
@@ -57,6 +60,18 @@ def wrap_property(
         replaced = functools.cached_property(get)
         replaced.__set_name__(owner, name)
         setattr(owner, name, replaced)
+
+
+def replace_of_pytorch(module: ModuleType, **functions: Callable[..., Any]) -> None:
+    """Have what a module calls `torch` be PyTorch, but for these functions. Does nothing the second time."""
+    if module.torch is torch:
+        module.torch = _PyTorchBut("torch")  # type: ignore[attr-defined]
+        vars(module.torch).update(functions)
+
+
+class _PyTorchBut(ModuleType):
+    def __getattr__(self, name: str) -> object:
+        return getattr(torch, name)
 
 
 def _name_of(owner: Any) -> str:

@@ -6,18 +6,14 @@ from types import ModuleType
 
 import torch
 
+from torch_pjrt_ecosystem.replacing import replace_of_pytorch
+
 
 def install(model_ema: ModuleType) -> None:
-    """`model_ema` is `timm.utils.model_ema`. What it calls `torch` is PyTorch, but for generators."""
-    if model_ema.torch is torch:
-        model_ema.torch = _Torch("torch")  # type: ignore[attr-defined]
+    """`model_ema` is `timm.utils.model_ema`."""
+    replace_of_pytorch(model_ema, Generator=_generator)
 
 
-class _Torch(ModuleType):
-    @staticmethod
-    def Generator(device: torch.device | str = "cpu") -> torch.Generator:
-        """A generator of that device; the host's for `pjrt`, which has none."""
-        return torch.Generator("cpu" if torch.device(device).type == "pjrt" else device)
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(torch, name)
+def _generator(device: torch.device | str = "cpu") -> torch.Generator:
+    """A generator of that device; the host's for `pjrt`, which has none."""
+    return torch.Generator("cpu" if torch.device(device).type == "pjrt" else device)
