@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+import warm
 from torch_pjrt.extend import counters
 
 Tensor = torch.Tensor
@@ -198,9 +198,9 @@ def test_fallbacks_do_not_count_where_there_are_none() -> None:
 def test_the_backend_is_found_by_its_name_without_an_import() -> None:
     code = "import torch, sys; print('pjrt' in torch._dynamo.list_backends(), 'jax' in sys.modules)"
 
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = warm.run(["-c", code], os.environ)
 
-    assert done.stdout.split() == ["True", "False"]
+    assert done.stdout.split() == ["True", "False"], done.stderr
 
 
 def test_a_checkpointed_block_is_right() -> None:

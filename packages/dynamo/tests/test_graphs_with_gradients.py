@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 from unittest.mock import patch
@@ -15,6 +14,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import torch_pjrt_dynamo
+import warm
 from torch_pjrt.extend import graph_of, state, value_of
 from torch_pjrt_dynamo import backend, gradients
 
@@ -369,5 +369,5 @@ print(torch._dynamo.utils.counters["aot_autograd"]["total"])
 
 
 def test_a_step_of_training_needs_neither_inductor_nor_aotautograd() -> None:
-    run = subprocess.run([sys.executable, "-c", STEP], capture_output=True, text=True, check=False)
+    run = warm.run(["-c", STEP], os.environ)
     assert run.stdout.split() == ["[]", "0"], run.stderr

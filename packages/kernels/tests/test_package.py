@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import os
 
 import torch
 
 import torch_pjrt_kernels
+import warm
 
 
 def test_each_name_is_there_and_documented() -> None:
@@ -20,9 +20,7 @@ def test_each_name_is_there_and_documented() -> None:
 def test_importing_it_imports_no_jax() -> None:
     script = "import sys, torch_pjrt_kernels; assert 'jax' not in sys.modules, 'JAX was imported'"
 
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=False
-    )
+    done = warm.run(["-c", script], os.environ)
 
     assert done.returncode == 0, done.stderr
 

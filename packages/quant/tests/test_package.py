@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import os
 
 import torch_pjrt_quant
+import warm
 
 
 def test_each_name_is_there_and_documented() -> None:
@@ -18,8 +18,6 @@ def test_each_name_is_there_and_documented() -> None:
 def test_importing_it_imports_no_jax() -> None:
     script = "import sys, torch_pjrt_quant; assert 'jax' not in sys.modules, 'JAX was imported'"
 
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=False
-    )
+    done = warm.run(["-c", script], os.environ)
 
     assert done.returncode == 0, done.stderr

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import importlib
+import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
+import warm
 from torch_pjrt.errors import UnsupportedError
 
 PAGE = Path(__file__).parents[3] / "docs" / "from-torch-xla.md"
@@ -86,11 +86,9 @@ for name in sys.argv[1:]:
 
 
 def test_modules_are_attributes_though_nobody_imports_them() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, *MODULES], capture_output=True, text=True, check=True
-    )
+    done = warm.run(["-c", SCRIPT, *MODULES], os.environ)
 
-    assert done.stdout.split() == MODULES
+    assert done.stdout.split() == MODULES, done.stderr
 
 
 def test_a_module_that_is_not_there_is_an_attribute_error() -> None:

@@ -56,10 +56,8 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize(
-    "way",
-    ["standalone", *(pytest.param(w, marks=pytest.mark.slow) for w in ("a port", "two hosts"))],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["standalone", "a port", "two hosts"])
 def test_second_attempt_of_torchrun_sees_nothing_of_the_first(way: str, tmp_path: Path) -> None:
     n_hosts, options = WAYS[way]
     options = [one.replace("PORT", str(free_port())) for one in options]

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import warm
 from torch_pjrt.errors import SettingError
 from torch_pjrt_spmd.commands import main
 from torch_pjrt_spmd.launching.jobset import TPUS, Job, gpu_manifest, tpu_manifest
@@ -174,13 +174,9 @@ def test_yaml_says_what_the_dictionary_does(kind: str, capsys: pytest.CaptureFix
 
 
 def test_command_line_is_there() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "torch_pjrt_spmd", "manifest", *LINES["TPU"], *COMMON, *COMMAND],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    arguments = ["-m", "torch_pjrt_spmd", "manifest", *LINES["TPU"], *COMMON, *COMMAND]
+
+    done = warm.run(arguments, os.environ)
 
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith('apiVersion: "jobset.x-k8s.io/v1alpha2"\n')
