@@ -16,13 +16,16 @@ import torch
 from torch_pjrt.graph import append
 from torch_pjrt.graph.tape import Tape, push
 from torch_pjrt.lowering import CORE
-from torch_pjrt.tensor.recording import record
+from torch_pjrt.tensor.recording import composed, record
 from torch_pjrt.tensor.recording.kernel_source import kernel_of
 
 # So that the device has started.
 torch.ones(1, device="pjrt")
 
-PLACES = (append.append, append._numbered, Tape.take, Tape.take_back, record.record, push)
+PLACES = (
+    *(append.append, append._numbered, Tape.take, Tape.take_back),
+    *(record.record, composed.record, push),
+)
 CHANGED = (
     *("code", "values", "inputs", "ints", "floats", "size"),
     *("next_input", "n_further", "number", "tape", "unnumbered"),

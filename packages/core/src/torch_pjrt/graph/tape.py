@@ -28,8 +28,9 @@ That is the protocol of an append:
 3. change the tape by stores, `+=` on its lists, and `append` of a list alone.
 
 It is written out wherever a call would cost too much: `record.record` for any operator, the kernels of
-`kernel_source.py`, `append.append` for compiled graphs, `push` for views; and, for an input's number,
-`Tape.take` and `append._numbered`. `tests/recording/test_append_protocol.py` reads the bytecode of each.
+`kernel_source.py`, `composed.record` for several nodes at once, `append.append` for compiled graphs, `push`
+for views; and, for an input's number, `Tape.take` and `append._numbered`.
+`tests/recording/test_append_protocol.py` reads the bytecode of each.
 """
 
 from __future__ import annotations

@@ -136,7 +136,7 @@ def _need_jax() -> None:
 def _register_all() -> None:
     from torch_pjrt.client.client import client
     from torch_pjrt.tensor.checks.refusals import CHECKED, refusing
-    from torch_pjrt.tensor.kernels import attention, attention_batched, composites
+    from torch_pjrt.tensor.kernels import attention, attention_batched, composites, linear
     from torch_pjrt.tensor.padding import calls  # noqa: F401  what records calls has it from then on
     from torch_pjrt.tensor.recording import metas
     from torch_pjrt.tensor.recording.kernel_source import kernel_of
@@ -155,10 +155,12 @@ def _register_all() -> None:
     for op, kernel in special.items():
         if op._schema.name + _dotted(op) not in already:
             library.impl(op, _at_once_if_asked(refusing(op, kernel)), KEY)
-    _register_above_autograd({**attention.ABOVE_AUTOGRAD, **composites.ABOVE_AUTOGRAD})
+    _register_above_autograd(
+        {**attention.ABOVE_AUTOGRAD, **composites.ABOVE_AUTOGRAD, **linear.ABOVE_AUTOGRAD}
+    )
     with warnings.catch_warnings():  # it stands in the place of PyTorch's, for other devices too
         warnings.filterwarnings("ignore", "Warning only once for all operators")
-        for key, of_key in attention_batched.BATCHED.items():
+        for key, of_key in (*attention_batched.BATCHED.items(), *linear.BATCHED.items()):
             for op, kernel in of_key.items():
                 library.impl(op, kernel, key)
     for op, key, kernel in operators.kernels():
