@@ -15,6 +15,7 @@ import warm
 from fixture_types import Count, Run
 from torch_pjrt.observe.counters import counters
 from torch_pjrt.observe.stops import forget_stops
+from torch_pjrt.options import COMPILE
 from torch_pjrt.session import session
 
 # Properties of tests whose sum the end of the run shows: they say how much was tried.
@@ -41,14 +42,19 @@ def compiled() -> Count:
 def python() -> Run:
     """Runs a script in a process of its own; fails with what it wrote unless it ends with `returncode`.
 
-    None accepts any. Keywords are environment variables; variables of ours are not inherited, and no
-    programs are kept on disk. It finds PyTorch and JAX loaded (`warm.py`) unless it is to be `fresh`.
+    None accepts any. Keywords are environment variables; variables of ours are not inherited, but for how
+    programs are compiled (`quickly.py`), and no programs are kept on disk. It finds PyTorch and JAX loaded
+    (`warm.py`) unless it is to be `fresh`.
     """
 
     def run(
         script: str, *, returncode: int | None = 0, fresh: bool = False, **variables: str
     ) -> subprocess.CompletedProcess[str]:
-        env = {k: v for k, v in os.environ.items() if not k.startswith(("TORCH_PJRT", "PJRT_"))}
+        env = {
+            k: v
+            for k, v in os.environ.items()
+            if k == COMPILE or not k.startswith(("TORCH_PJRT", "PJRT_"))
+        }
         env |= {"TORCH_PJRT_CACHE_DIR": "", **variables}
         done = warm.run(["-c", script], env, fresh=fresh)
         assert returncode in (None, done.returncode), done.stdout + done.stderr

@@ -10,6 +10,7 @@ import torch
 
 import torch_pjrt
 from fixture_types import Count, Run
+from quickly import compiled_quickly  # noqa: F401  all tests here
 from torch_pjrt.client.client import client
 from torch_pjrt.compile import eviction, programs
 from torch_pjrt.errors import TooManyPrograms

@@ -52,7 +52,7 @@ assert torch.pjrt.is_initialized()
     "imports",
     [
         "import torch_pjrt",
-        "from torch_pjrt import report; report()",
+        pytest.param("from torch_pjrt import report; report()", marks=pytest.mark.slow),
         "import jax",
     ],
 )

@@ -9,6 +9,7 @@ import torch
 
 import torch_pjrt
 from fixture_types import Count
+from quickly import compiled_quickly  # noqa: F401  all tests here
 from torch_pjrt.device import optimizer_state
 from torch_pjrt.extend import add_optimizer_hook
 

@@ -19,6 +19,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 from torch.utils._pytree import tree_leaves, tree_map
 
+from quickly import compiled_quickly  # noqa: F401  all tests here
 from sides import Case, Tolerance, difference, on_both
 
 EVERYTHING = os.environ.get("TORCH_PJRT_TEST_ALL_INPUTS") == "1"

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.nn.parameter import UninitializedParameter, is_lazy
 
+from quickly import compiled_quickly  # noqa: F401  all tests here
 from sides import DEVICE, difference, on_both, saved
 
 #   how it is made                                      the shape of its input

@@ -13,6 +13,7 @@ from torch.nn.utils import parametrizations, prune, rnn
 
 from module_cases import module_case
 from module_rows import floats
+from quickly import compiled_quickly  # noqa: F401  all tests here
 from sides import DEVICE, differences, on_both
 
 

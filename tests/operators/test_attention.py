@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import torch_pjrt
+from quickly import compiled_quickly  # noqa: F401  all tests here
 from sides import DEVICE, Tolerance, differences, moved, on_both
 from torch_pjrt.graph.graph import graph_of
 from torch_pjrt.graph.tape import number_on, state

@@ -10,6 +10,7 @@ import torch
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from quickly import compiled_quickly  # noqa: F401  all tests here
 from sides import DEVICE
 
 Tensor = torch.Tensor

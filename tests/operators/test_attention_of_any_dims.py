@@ -10,6 +10,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from quickly import compiled_quickly  # noqa: F401  all tests here
+
 DEVICE = "pjrt"
 OPERATOR = "_scaled_dot_product_fused_attention_overrideable"
 

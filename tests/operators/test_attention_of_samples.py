@@ -12,6 +12,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.utils._pytree import tree_leaves
 
 import torch_pjrt
+from quickly import compiled_quickly  # noqa: F401  all tests here
 from seen_operators import Seen
 from torch_pjrt.extend import counters
 

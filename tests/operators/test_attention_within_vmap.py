@@ -10,6 +10,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 import torch_pjrt
+from quickly import compiled_quickly  # noqa: F401  all tests here
 from seen_operators import Seen
 from torch_pjrt.extend import counters
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from quickly import compiled_quickly  # noqa: F401  all tests here
 from torch_pjrt.observe.counters import counters
 
 TIMES, SAMPLES, CLASSES = 12, 3, 6

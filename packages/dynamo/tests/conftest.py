@@ -1,4 +1,7 @@
-"""What the tests share: counting programs, a fresh compiler for each test, PyTorch on CPU as the oracle."""
+"""What the tests share: counting programs, a fresh compiler for each test, PyTorch on CPU as the oracle.
+
+They ask what is traced, recorded and compiled into how many programs: XLA compiles these quickly.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,10 @@ import pytest
 import torch
 
 import torch_pjrt
+from quickly import compiled_quickly
 from torch_pjrt.extend import counters, forget_programs
+
+__all__ = ["Programs", "agrees", "compiled_quickly", "fresh_compiler", "programs"]
 
 
 @pytest.fixture(autouse=True)
