@@ -64,7 +64,11 @@ def one_hot(self: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
 
 def _composed(op: Any) -> Callable[..., Any]:
     """As C++ composes it, with what `tensor/checks/values.py` looks at."""
-    return op.decompose
+
+    def composed(*args: Any, **kwargs: Any) -> Any:
+        return op.decompose(*args, **kwargs)
+
+    return composed
 
 
 def assert_async(self: torch.Tensor, assert_msg: str | None = None) -> None:

@@ -15,7 +15,7 @@ import torch
 from torch.autograd import forward_ad
 from torch.nn import Parameter
 
-from torch_pjrt.overloads import aten
+from torch_pjrt.overloads import aten, present
 from torch_pjrt.tensor.recording.composed import Composed
 
 Tensor = torch.Tensor
@@ -31,6 +31,10 @@ _floats = frozenset((torch.float32, torch.float64, torch.bfloat16, torch.float16
 _DIFFERENTIATED = torch._C.DispatchKeySet(
     torch._C.DispatchKey.AutogradNestedTensor
 ) | torch._C.DispatchKeySet(torch._C.DispatchKey.PrivateUse1)
+# Where a PyTorch lacks either, calls with gradients are composed.
+_HAS_DERIVATIVE = bool(present({_BACKWARD: None})) and bool(
+    torch._C._dispatch_has_kernel_for_dispatch_key("aten::linear", "NestedTensorCPU")
+)
 _n_modes = torch._C._len_torch_dispatch_stack
 _transform = torch._C._functorch.maybe_current_level  # pyright: ignore[reportAttributeAccessIssue]
 
@@ -44,7 +48,7 @@ def linear_with_gradient(input: Tensor, weight: Tensor, bias: Optional = None) -
         if not torch.is_grad_enabled():
             return linear(input, weight, bias)
         if weight.requires_grad:
-            if input.requires_grad:
+            if input.requires_grad and _HAS_DERIVATIVE:
                 return _LINEAR.redispatch(_DIFFERENTIATED, input, weight, bias)
         elif not input.requires_grad and (bias is None or not bias.requires_grad):
             return linear(input, weight, bias)

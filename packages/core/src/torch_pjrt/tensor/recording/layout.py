@@ -102,8 +102,16 @@ COLUMN_MAJOR: dict[Any, tuple[int, ...]] = {
     aten.linalg_lstsq.default: (0,),
 }
 
-# Their results are transposed where the CPU transforms another dim first; an `out=` that has to grow is not.
-CONTIGUOUS_OUT = frozenset((aten._fft_c2c.default, aten._fft_c2r.default, aten._fft_r2c.default))
+# Their results are transposed, by LAPACK or where the CPU transforms another dim first; an `out=` that has
+# to grow is not.
+CONTIGUOUS_OUT = frozenset(
+    (
+        aten._fft_c2c.default,
+        aten._fft_c2r.default,
+        aten._fft_r2c.default,
+        aten.cholesky.default,
+    )
+)
 
 # An `out=` of another shape that has as many elements keeps its shape, and gets them in its order.
 KEEPS_SHAPE_OF_OUT = frozenset(
