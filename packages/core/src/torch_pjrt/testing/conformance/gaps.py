@@ -56,18 +56,11 @@ class OnCpu:
 GAPS: tuple[Gap, ...] = (
     Gap(
         (
-            "corrcoef native_group_norm native_layer_norm nn.functional.cosine_similarity "
+            "native_group_norm native_layer_norm nn.functional.cosine_similarity "
             "nn.functional.layer_norm index_reduce.prod nn.functional.poisson_nll_loss"
         ),
         "float16",
         "second",
-        "notyet",
-        "other roundings than the CPU's on the way: terms that cancel or nearly do",
-    ),
-    Gap(
-        "cov",
-        "bfloat16 float16",
-        "gradient",
         "notyet",
         "other roundings than the CPU's on the way: terms that cancel or nearly do",
     ),
