@@ -26,6 +26,7 @@ class Example:
     cost          (reads, programs) of a step in steady state, None where there are no steps.
     from_step     from which on.
     needs         modules that must be importable.
+    in_float64    it also runs in float64 on the CPU, which says how near the other two are to the truth.
     """
 
     name: str
@@ -35,11 +36,20 @@ class Example:
     cost: tuple[int, int] | None = (0, 1)
     from_step: int = 3
     needs: tuple[str, ...] = ()
+    in_float64: bool = False
 
     def run(self, device: str, costs: Costs) -> Any:
         """Its numbers."""
+        return self._function(device, costs)
+
+    def run_in_float64(self) -> Any:
+        """The same numbers, as exactly as they can be had."""
+        return self._function("cpu", Costs(), torch.float64)
+
+    @property
+    def _function(self) -> Callable[..., Any]:
         module, _, function = self.function.partition(":")
-        return getattr(importlib.import_module(f"{__name__}.{module}"), function)(device, costs)
+        return getattr(importlib.import_module(f"{__name__}.{module}"), function)
 
     def missing(self) -> str | None:
         """Why it cannot run here."""
@@ -64,11 +74,22 @@ EXAMPLES = (
         "diffusers",
         "diffusion:training",
         cost=(0, 2),
+        in_float64=True,
     ),
     Example("`DDPMPipeline`", "diffusers", "diffusion:ddpm", TO_DEVICE),
-    Example("`EulerDiscreteScheduler`, its loop", "diffusers", "diffusion:euler", TO_DEVICE),
     Example(
-        "`FlowMatchEulerDiscreteScheduler`, its loop", "diffusers", "diffusion:flow", TO_DEVICE
+        "`EulerDiscreteScheduler`, its loop",
+        "diffusers",
+        "diffusion:euler",
+        TO_DEVICE,
+        in_float64=True,
+    ),
+    Example(
+        "`FlowMatchEulerDiscreteScheduler`, its loop",
+        "diffusers",
+        "diffusion:flow",
+        TO_DEVICE,
+        in_float64=True,
     ),
     Example("training a ResNet, with Mixup and an EMA", "timm", "images:resnet", TO_DEVICE),
     Example("training a ViT, with Mixup and an EMA", "timm", "images:vit", TO_DEVICE),
@@ -107,9 +128,26 @@ def check_is_on(tensor_or_module: Any, device: str) -> None:
         raise AssertionError(f"it is on {found}, and was to be on {device}")
 
 
-def sums(module: Any) -> list[float]:
-    """A number of each parameter."""
-    return [p.detach().double().abs().sum().item() for p in module.cpu().parameters()]
+def sums(module: Any, but: frozenset[str] = frozenset()) -> list[float]:
+    """A number of each parameter, but for those of these names."""
+    named = module.cpu().named_parameters()
+    return [p.detach().double().abs().sum().item() for name, p in named if name not in but]
 
 
-Run = Callable[[str, Costs], Any]
+def unseen(module: Any, loss_of: Callable[[Any], torch.Tensor]) -> frozenset[str]:
+    """The names of parameters that a loss does not depend on, though they have gradients: those of rounding.
+
+    Attention does not see a bias of its keys, which adds one number to all scores of a query. The gradient is
+    zero; in float32 it is 1e-10 where the others are 1e-4 and more, in float64 1e-19. Adam divides by how
+    large gradients are, and so makes whole steps of it, on every device others. What such a parameter ends at
+    is no result of training, and nothing to compare.
+
+    `loss_of` is called with the module, which is made float64 on the CPU: a gradient below a billionth of the
+    largest is of rounding there.
+    """
+    module = module.cpu().double()
+    module.zero_grad()
+    loss_of(module).backward()
+    largest = {n: p.grad.abs().max() for n, p in module.named_parameters() if p.grad is not None}
+    limit = 1e-9 * max(largest.values())
+    return frozenset(name for name, found in largest.items() if found < limit)

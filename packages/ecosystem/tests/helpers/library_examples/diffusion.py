@@ -8,7 +8,7 @@ import diffusers
 import torch
 from torch import nn
 
-from library_examples import check_is_on
+from library_examples import check_is_on, unseen
 from small import Costs
 
 
@@ -25,7 +25,19 @@ def _unet() -> Any:
     )
 
 
-def training(device: str, costs: Costs) -> Any:
+def unseen_by_loss() -> frozenset[str]:
+    """Parameters of the UNet that its images do not depend on."""
+
+    def loss_of(model: Any) -> torch.Tensor:
+        generator = torch.Generator().manual_seed(0)
+        images = torch.randn(4, 3, 8, 8, generator=generator, dtype=torch.float64)
+        times = torch.randint(0, 1000, (4,), generator=generator)
+        return model(images, times, return_dict=False)[0].square().mean()
+
+    return unseen(_unet(), loss_of)
+
+
+def training(device: str, costs: Costs, dtype: torch.dtype = torch.float32) -> Any:
     """The loop of the tutorial: `Accelerator`, a schedule, clipping, and an average of the weights."""
     from accelerate import Accelerator
     from accelerate.state import AcceleratorState
@@ -34,13 +46,14 @@ def training(device: str, costs: Costs) -> Any:
 
     AcceleratorState._reset_state(reset_partial_state=True)
     accelerator = Accelerator(cpu=device == "cpu")
-    model = _unet()
+    left_out = unseen_by_loss()
+    model = _unet().to(dtype)
     noising = diffusers.DDPMScheduler(num_train_timesteps=1000)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     schedule = get_cosine_schedule_with_warmup(optimizer, 2, 10)
     generator = torch.Generator().manual_seed(0)
     loader: Any = torch.utils.data.DataLoader(
-        torch.randn(32, 3, 8, 8, generator=generator),  # type: ignore[arg-type]
+        torch.randn(32, 3, 8, 8, generator=generator).to(dtype),  # type: ignore[arg-type]
         4,
     )
     model, optimizer, loader, schedule = accelerator.prepare(model, optimizer, loader, schedule)
@@ -49,7 +62,7 @@ def training(device: str, costs: Costs) -> Any:
     losses = []
     for images in loader:
         costs.mark()
-        noise = torch.randn(images.shape, generator=generator).to(device)
+        noise = torch.randn(images.shape, generator=generator).to(device, dtype)
         times = torch.randint(0, 1000, (4,), generator=generator).to(device)
         predicted = model(noising.add_noise(images, noise, times), times, return_dict=False)[0]
         loss = nn.functional.mse_loss(predicted, noise)
@@ -61,7 +74,12 @@ def training(device: str, costs: Costs) -> Any:
         average.step(model.parameters())
         losses.append(loss.detach())
     AcceleratorState._reset_state(reset_partial_state=True)
-    return [loss.item() for loss in losses], [p.sum().item() for p in average.shadow_params]
+    names = [name for name, _ in model.named_parameters()]
+    averages = zip(names, average.shadow_params, strict=True)
+    return (
+        [loss.item() for loss in losses],
+        torch.cat([p.cpu().flatten() for name, p in averages if name not in left_out]),
+    )
 
 
 def ddpm(device: str, costs: Costs) -> Any:
@@ -78,14 +96,14 @@ def ddpm(device: str, costs: Costs) -> Any:
     return torch.tensor(images)
 
 
-def euler(device: str, costs: Costs) -> Any:
+def euler(device: str, costs: Costs, dtype: torch.dtype = torch.float32) -> Any:
     """The loop that its documentation shows, with times on the device."""
-    return _sampled(_marking(diffusers.EulerDiscreteScheduler, costs), device)
+    return _sampled(_marking(diffusers.EulerDiscreteScheduler, costs), device, dtype)
 
 
-def flow(device: str, costs: Costs) -> Any:
+def flow(device: str, costs: Costs, dtype: torch.dtype = torch.float32) -> Any:
     """The same with a scheduler for flows."""
-    return _sampled(_marking(diffusers.FlowMatchEulerDiscreteScheduler, costs), device)
+    return _sampled(_marking(diffusers.FlowMatchEulerDiscreteScheduler, costs), device, dtype)
 
 
 def _marking(scheduler: Any, costs: Costs) -> Any:
@@ -103,11 +121,11 @@ def _marking(scheduler: Any, costs: Costs) -> Any:
 
 
 @torch.no_grad()
-def _sampled(scheduler: Any, device: str) -> Any:
-    model = _unet().to(device).eval()
+def _sampled(scheduler: Any, device: str, dtype: torch.dtype) -> Any:
+    model = _unet().to(device, dtype).eval()
     scheduler.set_timesteps(8, device=device)
     check_is_on(scheduler.timesteps, device)
-    noise = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0)).to(device)
+    noise = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0)).to(device, dtype)
     images = noise * getattr(scheduler, "init_noise_sigma", 1.0)
     for time in scheduler.timesteps:
         given = images
