@@ -1,0 +1,7 @@
+"""These tests ask what is handed over."""
+
+from __future__ import annotations
+
+from quickly import compiled_quickly
+
+__all__ = ["compiled_quickly"]
