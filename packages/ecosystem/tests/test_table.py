@@ -69,6 +69,7 @@ OTHERS = {
     "torchmetrics": "torchmetrics.classification",
     "torchvision": "torchvision",
     "torch_geometric": "torch_geometric",
+    "torch": "torch.distributed.fsdp._fully_shard._fsdp_param_group",
 }
 
 

@@ -38,6 +38,7 @@ LIBRARIES = {
     "torchmetrics": Library(("torchmetrics",), ("1.9.0",)),
     "torchvision": Library(("torchvision",), ("0.28.0",)),
     "torch_geometric": Library(("torch-geometric",), ("2.8.1",)),
+    "torch": Library(("torch",), ("2.13.0",)),
 }
 
 
@@ -444,5 +445,13 @@ PATCHES = (
         '`torch_geometric.device("auto")` is `pjrt:0` where that is at hand',
         'a model is put on the CPU, by `device("auto")`, without a word',
         "`device` asks `torch.accelerator`",
+    ),
+    Patch(
+        "torch.fsdp_forwards",
+        ("torch.distributed.fsdp._fully_shard._fsdp_param_group",),
+        "for_others.fsdp_forwards:install",
+        "`fully_shard` does not note the order of a forward without gradients",
+        "the first step behind a validation gathers a group once more, and is compiled for that",
+        "`_record_post_forward` notes nothing where no gradients are recorded",
     ),
 )
