@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
 
+import warm
 from torch_pjrt_ecosystem.table import LIBRARIES, PATCHES, Patch
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -19,12 +19,9 @@ DOCS = Path(__file__).parents[3] / "docs"
 def run(program: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """A process of its own; our entry point is called where the package is not installed."""
     start = "import torch, torch_pjrt_ecosystem.autoload as a; a.autoload()\n"
-    return subprocess.run(
-        [sys.executable, "-c", program.replace("IMPORT_TORCH", start)],
-        env={**os.environ, "USE_TORCH_XLA": "0", **variables},
-        capture_output=True,
-        text=True,
-        check=False,
+    return warm.run(
+        ["-c", program.replace("IMPORT_TORCH", start)],
+        {**os.environ, "USE_TORCH_XLA": "0", **variables},
     )
 
 
@@ -76,7 +73,7 @@ OTHERS = {
 def imported(library: str) -> str:
     """The line that imports it; a library that cannot be imported here is not tested here."""
     line = f"import {OTHERS[library]}"
-    done = subprocess.run([sys.executable, "-c", line], capture_output=True, check=False)
+    done = warm.run(["-c", line], os.environ)
     return "" if done.returncode else line
 
 
@@ -169,8 +166,7 @@ def test_a_library_without_what_is_changed_is_imported_with_a_warning(
 
 
 def test_the_table_is_printed() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "torch_pjrt_ecosystem"], capture_output=True, text=True, check=True
-    )
+    done = warm.run(["-m", "torch_pjrt_ecosystem"], os.environ)
 
+    assert done.returncode == 0, done.stderr
     assert all(patch.name in done.stdout for patch in PATCHES)
