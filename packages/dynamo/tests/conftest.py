@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -15,8 +16,9 @@ import torch
 import torch_pjrt
 from quickly import compiled_quickly
 from torch_pjrt.extend import counters, forget_programs
+from torch_pjrt_dynamo import backend
 
-__all__ = ["Programs", "agrees", "compiled_quickly", "fresh_compiler", "programs"]
+__all__ = ["Programs", "agrees", "compiled_quickly", "fresh_compiler", "programs", "ways"]
 
 
 @pytest.fixture(autouse=True)
@@ -108,3 +110,19 @@ def _write_to_results(results: Any) -> None:
 
 def _overlaps(x: torch.Tensor) -> bool:
     return 0 in x.stride() and x.numel() > 1
+
+
+@pytest.fixture
+def ways() -> Iterator[list[str]]:
+    """How each graph that is compiled in the test was traced: "direct", or by "AOTAutograd"."""
+    found: list[str] = []
+    as_traced = backend.as_traced
+
+    def noting(*args: Any) -> Any:
+        compiled = as_traced(*args)
+        found.append("AOTAutograd" if compiled is None else "direct")
+        return compiled
+
+    torch._dynamo.reset()
+    with patch.object(backend, "as_traced", noting):
+        yield found

@@ -3,34 +3,16 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torch_pjrt_dynamo import backend, direct
-
 Program = Callable[[Tensor, Tensor], Any]
-
-
-@pytest.fixture
-def ways() -> Iterator[list[str]]:
-    """How each graph that is compiled in the test was traced: "direct", or by "AOTAutograd"."""
-    found: list[str] = []
-
-    def noting(*args: Any) -> Any:
-        compiled = direct.without_autograd(*args)
-        found.append("AOTAutograd" if compiled is None else "direct")
-        return compiled
-
-    torch._dynamo.reset()
-    with patch.object(backend, "without_autograd", noting):
-        yield found
 
 
 def writes_to_a_view(x: Tensor, y: Tensor) -> Any:
@@ -167,17 +149,6 @@ def test_what_is_not_so_simple_is_traced_by_aotautograd(name: str, ways: list[st
     torch.testing.assert_close(got, values, rtol=1e-6, atol=1e-6)
     assert [x[:2] for x in looks] == [x[:2] for x in seen]
     assert "AOTAutograd" in ways
-
-
-def test_a_gradient_is_aotautograds(ways: list[str]) -> None:
-    weight = nn.Parameter(torch.ones(3, device="pjrt"))
-    compiled = torch.compile(lambda x: (weight * x).sum(), backend="pjrt")
-
-    compiled(torch.arange(3.0, device="pjrt")).backward()
-
-    assert weight.grad is not None
-    assert weight.grad.tolist() == [0.0, 1.0, 2.0]
-    assert ways == ["AOTAutograd"]
 
 
 def test_inputs_in_one_storage_are_aotautograds(ways: list[str]) -> None:

@@ -15,13 +15,13 @@ from torch_pjrt_dynamo.bucket_sizes import Buckets
 from torch_pjrt_dynamo.bucketed import BucketedGraph, varies
 from torch_pjrt_dynamo.compiled import CompiledGraph
 from torch_pjrt_dynamo.devices_of_results import Run, where_traced
-from torch_pjrt_dynamo.direct import without_autograd
+from torch_pjrt_dynamo.direct import simple_graph, without_autograd
 from torch_pjrt_dynamo.donation import donating, positions_of
 from torch_pjrt_dynamo.gradients import with_gradients
 from torch_pjrt_dynamo.host import for_host, is_on_host
 from torch_pjrt_dynamo.lines import name_of
 from torch_pjrt_dynamo.marks import put_marks
-from torch_pjrt_dynamo.options import NAMES, options_of
+from torch_pjrt_dynamo.options import NAMES, Options, options_of
 from torch_pjrt_dynamo.partition import USERS, partitioner
 from torch_pjrt_dynamo.setup import leave_inductor_out, set_up
 from torch_pjrt_dynamo.shared_keys import share_keys
@@ -60,12 +60,23 @@ def pjrt(
         if is_on_host(module, example_inputs):
             return for_host(module, example_inputs, aot)
         positions = positions_of(module, chosen.donate)
-        compiled = without_autograd(module, example_inputs, chosen.precision)
-        if compiled is None and chosen.memory_budget is None:
-            compiled = with_gradients(module, example_inputs, chosen.precision)
+        compiled = as_traced(module, example_inputs, chosen)
         if compiled is None:
             compiled = aot(module, example_inputs)
     return donating(compiled, positions) if positions else compiled
+
+
+def as_traced(
+    module: torch.fx.GraphModule, example_inputs: Sequence[Any], chosen: Options
+) -> Callable[..., Any] | None:
+    """The graph compiled as Dynamo traced it; None if AOTAutograd is to trace it."""
+    simple = simple_graph(module, example_inputs)
+    if simple is None:
+        return None
+    compiled = without_autograd(simple, chosen.precision)
+    if compiled is None and chosen.memory_budget is None:
+        return with_gradients(simple, chosen.precision)
+    return compiled
 
 
 # Which options are meant for us where no backend is named.

@@ -96,13 +96,10 @@ class CompiledGraph:
                 plain = self._plain.get(tuple([b.spec for b in buffers]))
                 if plain is not None:
                     return called(plain, args, [b.value for b in buffers], buffers)
-        values, known = self._looked_at(args)
-        found = self.recorded.get(known)
-        if found is None:
-            try:
-                found = self._record(known)
-            except CannotRecord as error:
-                return self.cut_at(error)(args)
+        try:
+            found, values = self._found(args)
+        except CannotRecord as error:
+            return self.cut_at(error)(args)
         return called(found, args, values)
 
     def cut_at(self, error: CannotRecord) -> Callable[[list[Any]], list[Any]]:
@@ -113,6 +110,12 @@ class CompiledGraph:
     def part(self, module: torch.fx.GraphModule, name: str) -> CompiledGraph:
         """A part of the graph, compiled."""
         return CompiledGraph(module, name, apart=self.apart, precision=self.precision)
+
+    def _found(self, args: list[Any]) -> tuple[RecordedGraph, list[Any]]:
+        """What is recorded for arguments that look like these, and their values."""
+        values, known = self._looked_at(args)
+        found = self.recorded.get(known)
+        return self._record(known) if found is None else found, values
 
     def _looked_at(self, args: list[Any]) -> tuple[list[Any], tuple[Any, ...]]:
         """Of each argument its value, and what it looks like."""

@@ -3,13 +3,14 @@
 An optimizer's step is such a graph, and whatever runs under `no_grad`. Its calls are made once, on tensors
 of a scratch tape, as they would be without a compiler; what that records is what a call appends. Where
 anything is not as simple as that (a gradient, which `gradients.py` records; control flow, a size that
-varies, a tensor elsewhere or of another class, two inputs in one storage), `without_autograd` says None.
+varies, a tensor elsewhere or of another class, two inputs in one storage), `simple_graph` says None.
 """
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from types import BuiltinFunctionType
 from typing import Any
 
@@ -41,26 +42,47 @@ _NOT_OF_VALUES = frozenset(
 )  # fmt: skip
 
 
-def without_autograd(
-    module: GraphModule, inputs: Sequence[Any], precision: str | None
-) -> Callable[..., Any] | None:
-    """What Dynamo traced, compiled as it is; None if it is not so simple.
+@dataclass(frozen=True, slots=True, eq=False)
+class SimpleGraph:
+    """What Dynamo traced, where each call is PyTorch's, of plain tensors of this device that share no memory.
+
+    attributes   the tensors that the module holds, by name.
+    tensors      these and the inputs of the first call.
+    """
+
+    module: GraphModule
+    attributes: dict[str, Any]
+    tensors: list[torch.Tensor]
+
+    def of_inputs(self, *, with_gradients: bool = False) -> GraphModule:
+        """The graph as a function of all its tensors."""
+        return of_inputs(self.module, self.attributes, with_gradients=with_gradients)
+
+
+def simple_graph(module: GraphModule, inputs: Sequence[Any]) -> SimpleGraph | None:
+    """The graph, if it is simple.
 
     inputs   the tensors of the first call.
     """
-    if not is_simple(module) or _has_gradients(module):
+    if not _is_simple(module):
         return None
     attributes = attributes_of(module)
     tensors = [*attributes.values(), *inputs]
     with _disable_current_modes():
-        if not are_apart(tensors):
-            return None
-        graph = DirectGraph(of_inputs(module, attributes), name_of(module, "graph"), precision)
+        return SimpleGraph(module, attributes, tensors) if are_apart(tensors) else None
+
+
+def without_autograd(simple: SimpleGraph, precision: str | None) -> Callable[..., Any] | None:
+    """The graph compiled as it is; None if a call is differentiated, or needs values."""
+    if _has_gradients(simple.module):
+        return None
+    with _disable_current_modes():
+        graph = DirectGraph(simple.of_inputs(), name_of(simple.module, "graph"), precision)
         try:
-            graph.record_for(tensors)
+            graph.record_for(simple.tensors)
         except CannotRecord:
             return None
-    return _WithAttributes(graph, list(attributes.values()))
+    return _WithAttributes(graph, list(simple.attributes.values()))
 
 
 class DirectGraph(CompiledGraph):
@@ -109,7 +131,7 @@ class _WithAttributes:
             torch._C._set_grad_enabled(is_enabled)
 
 
-def is_simple(module: GraphModule) -> bool:
+def _is_simple(module: GraphModule) -> bool:
     """Whether each call is PyTorch's, of known sizes on this device."""
     if torch.is_autocast_enabled("pjrt") or torch.is_autocast_enabled("cpu"):
         return False

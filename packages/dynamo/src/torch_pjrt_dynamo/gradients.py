@@ -11,7 +11,7 @@ AOTAutograd traces the graph.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -23,32 +23,22 @@ from torch_pjrt import config
 from torch_pjrt.extend import Value, cut, state, value_of
 from torch_pjrt.plugin import TensorSpec
 from torch_pjrt_dynamo.compiled import called
-from torch_pjrt_dynamo.direct import DirectGraph, are_apart, attributes_of, is_simple, of_inputs
+from torch_pjrt_dynamo.direct import DirectGraph, SimpleGraph
 from torch_pjrt_dynamo.lines import name_of
 from torch_pjrt_dynamo.operators import CannotRecord
 from torch_pjrt_dynamo.recorded_graph import InputSpec
 from torch_pjrt_dynamo.recording_gradients import NotSoSimple, RecordedForward, record_both
 
 
-def with_gradients(
-    module: GraphModule, inputs: Sequence[Any], precision: str | None
-) -> Callable[..., Any] | None:
-    """What Dynamo traced, compiled as it is with its backward; None if AOTAutograd is to trace it.
-
-    inputs   the tensors of the first call.
-    """
-    if not torch.is_grad_enabled() or _is_watched() or not is_simple(module):
+def with_gradients(simple: SimpleGraph, precision: str | None) -> Callable[..., Any] | None:
+    """What Dynamo traced, compiled as it is with its backward; None if AOTAutograd is to trace it."""
+    if not torch.is_grad_enabled() or _is_watched():
         return None
-    attributes = attributes_of(module)
-    tensors = [*attributes.values(), *inputs]
     with _disable_current_modes():
-        if not are_apart(tensors):
-            return None
-        whole = of_inputs(module, attributes, with_gradients=True)
-        held = list(attributes.values())
-        compiled = _WithAttributes(whole, held, precision)
+        whole = simple.of_inputs(with_gradients=True)
+        compiled = _WithAttributes(whole, list(simple.attributes.values()), precision)
         try:
-            compiled.graph_for([*held, *inputs]).record_for(tensors)
+            compiled.graph_for(simple.tensors).record_for(simple.tensors)
         except CannotRecord:
             return None
     return compiled
@@ -81,13 +71,10 @@ class GraphWithGradients(DirectGraph):
         tape = state.tape
         if tape.size > config.tape_limit:
             cut(tape)
-        values, known = self._looked_at(args)
-        found = self.recorded.get(known)
-        if found is None:
-            try:
-                found = self._record(known)
-            except CannotRecord as error:
-                return self.cut_at(error)(args)
+        try:
+            found, values = self._found(args)
+        except CannotRecord as error:
+            return self.cut_at(error)(args)
         results = _Differentiated.apply(found, values, *args)
         args.clear()
         return results
