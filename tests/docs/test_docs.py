@@ -135,9 +135,17 @@ def test_hatch_commands_are_there() -> None:
         for env, table in environments.items()
         for name in table["scripts"]
     }
+    known |= {
+        f"{env}.{value}:{name}"
+        for env, table in environments.items()
+        for row in table.get("matrix", ())
+        for values in row.values()
+        for value in values
+        for name in table["scripts"]
+    }
 
     for page in COMMANDS:
-        named = set(re.findall(r"hatch run ([a-z][\w:-]*)", page.read_text()))
+        named = set(re.findall(r"hatch run ([a-z][\w:-]*(?:\.[a-z][\w:-]*)?)", page.read_text()))
         assert named <= known, (name(page), named - known)
 
 
