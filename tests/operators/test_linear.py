@@ -265,6 +265,22 @@ def test_modes_are_shown_what_they_are_on_the_cpu() -> None:
     assert _operations("pjrt") == _operations("cpu")
 
 
+@pytest.mark.filterwarnings("ignore:`isinstance")
+def test_exported_programs_decompose_it_as_on_the_cpu() -> None:
+    def operators(device: str) -> list[str]:
+        module = torch.nn.Linear(3, 2).to(device)
+        program = torch.export.export(module, (torch.ones(1, 3, device=device),))
+        simple = program.run_decompositions()
+        return [
+            str(n.target)
+            for p in (program, simple)
+            for n in p.graph.nodes
+            if n.op == "call_function"
+        ]
+
+    assert operators("pjrt") == operators("cpu")
+
+
 @pytest.mark.parametrize("policy", (None, torch.ops.aten.addmm.default), ids=("all", "products"))
 def test_within_checkpoints(policy: Any) -> None:
     def action(device: str) -> object:

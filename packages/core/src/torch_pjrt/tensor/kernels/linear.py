@@ -16,6 +16,7 @@ from torch.autograd import forward_ad
 from torch.nn import Parameter
 
 from torch_pjrt.overloads import aten, present
+from torch_pjrt.settings import settings
 from torch_pjrt.tensor.recording.composed import Composed
 
 Tensor = torch.Tensor
@@ -26,11 +27,13 @@ _BACKWARD = aten.linear_backward.default
 _PLAIN = frozenset((Tensor, Parameter, type(None)))
 _STRIDED = torch.strided
 _floats = frozenset((torch.float32, torch.float64, torch.bfloat16, torch.float16))
-# Nested tensors are a backend with a kernel of its own in each PyTorch, so that under this key is the
-# derivative; what that calls is ours.
+# The key of nested tensors. For these each PyTorch has a kernel of `linear`, so autograd has its derivative
+# there, and calls what this device has below. We refuse nested tensors, and have our `linear` there. With a
+# kernel for plain tensors, PyTorch would no longer decompose `linear` where it traces graphs.
+_BELOW = "NestedTensorPrivateUse1"
 _DIFFERENTIATED = torch._C.DispatchKeySet(
     torch._C.DispatchKey.AutogradNestedTensor
-) | torch._C.DispatchKeySet(torch._C.DispatchKey.PrivateUse1)
+) | torch._C.DispatchKeySet(torch._C._dispatch_key_parse(_BELOW))  # pyright: ignore[reportAttributeAccessIssue]
 # Where a PyTorch lacks either, calls with gradients are composed.
 _HAS_DERIVATIVE = bool(present({_BACKWARD: None})) and bool(
     torch._C._dispatch_has_kernel_for_dispatch_key("aten::linear", "NestedTensorCPU")
@@ -61,6 +64,7 @@ def _is_unwatched(x: Optional, y: Optional, z: Optional) -> bool:
         x.__class__ in _PLAIN
         and y.__class__ in _PLAIN
         and z.__class__ in _PLAIN
+        and not settings.eager
         and not _n_modes()
         and forward_ad._current_level < 0
         and _transform() is None
@@ -120,10 +124,11 @@ def _composed_backward(
 _linear = Composed(_composed, "linear")
 _backward = Composed(_composed_backward, "the backward of linear")
 
-KERNELS: dict[Any, Any] = {_LINEAR: linear, _BACKWARD: linear_backward}
+KERNELS: dict[Any, Any] = {_BACKWARD: linear_backward}
 # Within `torch.vmap`, of whatever device: PyTorch would call it for each of the batch.
-BATCHED: dict[str, dict[Any, Any]] = {
-    "FuncTorchBatchedDecomposition": {_BACKWARD: linear_backward_with_gradient}
+BY_KEY: dict[str, dict[Any, Any]] = {
+    "FuncTorchBatchedDecomposition": {_BACKWARD: linear_backward_with_gradient},
+    _BELOW: {_LINEAR: linear},
 }
 # Also before autograd: whether one node of it is taken is decided there.
 ABOVE_AUTOGRAD: dict[Any, Any] = {

@@ -160,7 +160,7 @@ def _register_all() -> None:
     )
     with warnings.catch_warnings():  # it stands in the place of PyTorch's, for other devices too
         warnings.filterwarnings("ignore", "Warning only once for all operators")
-        for key, of_key in (*attention_batched.BATCHED.items(), *linear.BATCHED.items()):
+        for key, of_key in (*attention_batched.BATCHED.items(), *linear.BY_KEY.items()):
             for op, kernel in of_key.items():
                 library.impl(op, kernel, key)
     for op, key, kernel in operators.kernels():
