@@ -157,12 +157,10 @@ def _moved(x: Any) -> Any:
 def _difference(op: Any, args: list[Any], ours: torch.Tensor, theirs: torch.Tensor) -> str | None:
     if (ours.dtype, ours.shape) != (theirs.dtype, theirs.shape):
         return f"{ours.dtype} {list(ours.shape)}, not {theirs.dtype} {list(theirs.shape)}"
-    if theirs.is_floating_point():
-        rtol, atol = default_tolerances(theirs.dtype)
-        # Of special functions some digits go with the size of their arguments, on both sides.
-        differs = ~torch.isclose(ours, theirs, rtol=8 * rtol, atol=atol, equal_nan=True)
+    if theirs.is_complex():
+        differs = _differs(torch.view_as_real(ours), torch.view_as_real(theirs)).any(-1)
     else:
-        differs = ours != theirs
+        differs = _differs(ours, theirs)
     tensors = [x for x in args if isinstance(x, torch.Tensor)]
     for apart in _aparts(op):
         chosen = tensors if apart.of is None else tensors[apart.of : apart.of + 1]
@@ -174,6 +172,14 @@ def _difference(op: Any, args: list[Any], ours: torch.Tensor, theirs: torch.Tens
     at = tuple(differs.nonzero()[0].tolist())
     given = [x[at].item() if x.shape == differs.shape else x for x in tensors]
     return f"{int(differs.sum())} differ, as {ours[at].item()}, not {theirs[at].item()}, of {given}"
+
+
+def _differs(ours: torch.Tensor, theirs: torch.Tensor) -> torch.Tensor:
+    if not theirs.is_floating_point():
+        return ours != theirs
+    rtol, atol = default_tolerances(theirs.dtype)
+    # Of special functions some digits go with the size of their arguments, on both sides.
+    return ~torch.isclose(ours, theirs, rtol=8 * rtol, atol=atol, equal_nan=True)
 
 
 def _aparts(op: Any) -> list[Apart]:
