@@ -28,7 +28,8 @@ NAMES = {
     "bounded caches, which the session knows (`caches.py`)": """
     compile.fingerprint._signatures compile.joint._digests compile.partitioned._asked
     graph.signature._interned graph.tensor_spec._interned
-    tensor.checks.bounds._signatures tensor.padding.recorded._where tensor.recording.cpu_errors._refused
+    tensor.checks.bounds._signatures tensor.kernels.linear._linear tensor.kernels.linear._backward
+    tensor.padding.recorded._where tensor.recording.cpu_errors._refused
     tensor.recording.record._learned tensor.storage.view._reads tensor.storage.view._writes
     """,
     "a lock, or an object without content": "device.guard._preparing interrupts.signals._delivery",
