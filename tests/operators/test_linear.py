@@ -202,6 +202,10 @@ DIFFERENTIATED: dict[str, Callable[..., Any]] = {
         summed, args, vectorize=True
     ),
     "jacobian": torch.func.jacrev(cubed, (0, 1, 2)),
+    "gradients of gradients": torch.func.jacrev(torch.func.grad(summed, (0, 1)), (0, 1)),
+    "gradients within a gradient": lambda x, w, b: torch.autograd.grad(
+        [g.square().sum() for g in torch.func.grad(summed, (0, 1))(x, w, b)], (x, w, b)
+    ),
 }
 
 
