@@ -26,7 +26,7 @@ _LINEAR = aten.linear.default
 _BACKWARD = aten.linear_backward.default
 _PLAIN = frozenset((Tensor, Parameter, type(None)))
 _STRIDED = torch.strided
-_floats = frozenset((torch.float32, torch.float64, torch.bfloat16, torch.float16))
+_FLOATS = frozenset((torch.float32, torch.float64, torch.bfloat16, torch.float16))
 # The key of nested tensors. For these each PyTorch has a kernel of `linear`, so autograd has its derivative
 # there, and calls what this device has below. We refuse nested tensors, and have our `linear` there. With a
 # kernel for plain tensors, PyTorch would no longer decompose `linear` where it traces graphs.
@@ -73,7 +73,7 @@ def _is_unwatched(x: Optional, y: Optional, z: Optional) -> bool:
 
 def _is_usual(input: Tensor, weight: Tensor, bias: Optional) -> bool:
     """Shapes and dtypes that the derivative is made for."""
-    if input.dtype not in _floats or input.dim() < 2 or weight.dim() != 2:
+    if input.dtype not in _FLOATS or input.dim() < 2 or weight.dim() != 2:
         return False
     if input.layout is not _STRIDED or weight.layout is not _STRIDED:
         return False

@@ -8,7 +8,7 @@ its template: later calls append the same nodes, with the numbers that they have
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -55,7 +55,10 @@ class Composed:
 
     def __init__(self, compose: Composition, name: str) -> None:
         self.compose = compose
-        self.templates: Cache[Any, Template | None] = Cache(f"templates of {name}", most=4_096)
+        # False where there is none.
+        self.templates: Cache[Any, Template | Literal[False]] = Cache(
+            f"templates of {name}", most=4_096
+        )
 
     def __call__(self, tensors: tuple[torch.Tensor | None, ...], key: Hashable = None) -> Results:
         """The composition's results: recorded by the template, or by calling it where it has none."""
@@ -78,10 +81,8 @@ class Composed:
         pattern = (*specs, key)
         template = self.templates.get(pattern)
         if template is None:
-            if pattern not in self.templates:
-                self.templates[pattern] = self._learned(specs, key)
-            template = self.templates.get(pattern)
-        if template is None:
+            template = self.templates[pattern] = self._learned(specs, key)
+        if template is False:
             return self._called(tensors, key)
         made = record(template, values)
         return tuple([None if n is None else wrap(made[n], made[n].spec) for n in template.results])
@@ -90,8 +91,8 @@ class Composed:
         results = self.compose(key, *tensors)
         return results if isinstance(results, tuple) else (results,)
 
-    def _learned(self, specs: list[TensorSpec | None], key: Hashable) -> Template | None:
-        """What the composition records of tensors that look so; None where no template says it."""
+    def _learned(self, specs: list[TensorSpec | None], key: Hashable) -> Template | Literal[False]:
+        """What the composition records of tensors that look so; False where no template says it."""
         with onto(Tape(nested=True)) as scratch:
             given = [None if spec is None else Value(spec, 0, None) for spec in specs]
             for value in given:
@@ -104,7 +105,7 @@ class Composed:
                 values = [None if r is None else value_of(r) for r in results]
                 numbers = [None if v is None else number_on(scratch, v) for v in values]
             except Exception:  # the call itself raises it, with tensors of the user's
-                return None
+                return False
             is_fit = (
                 len(scratch.inputs) == n_given
                 and not scratch.n_further
@@ -116,7 +117,7 @@ class Composed:
                     for r, v in zip(results, values, strict=True)
                 )
             )
-            return Template(scratch, tuple(numbers)) if is_fit else None
+            return Template(scratch, tuple(numbers)) if is_fit else False
 
 
 def record(template: Template, values: list[Value]) -> list[Value]:
