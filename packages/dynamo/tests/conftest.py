@@ -16,7 +16,7 @@ import torch
 import torch_pjrt
 from quickly import compiled_quickly
 from torch_pjrt.extend import counters, forget_programs
-from torch_pjrt_dynamo import backend
+from torch_pjrt_dynamo import backend, gradients
 
 __all__ = ["Programs", "agrees", "compiled_quickly", "fresh_compiler", "programs", "ways"]
 
@@ -114,13 +114,18 @@ def _overlaps(x: torch.Tensor) -> bool:
 
 @pytest.fixture
 def ways() -> Iterator[list[str]]:
-    """How each graph that is compiled in the test was traced: "direct", or by "AOTAutograd"."""
+    """How each graph that is compiled in the test was traced.
+
+    As Dynamo has it ("direct"), also "with gradients", or by "AOTAutograd".
+    """
     found: list[str] = []
     as_traced = backend.as_traced
 
     def noting(*args: Any) -> Any:
         compiled = as_traced(*args)
-        found.append("AOTAutograd" if compiled is None else "direct")
+        has_gradients = isinstance(compiled, gradients._WithAttributes)
+        way = "with gradients" if has_gradients else "direct"
+        found.append("AOTAutograd" if compiled is None else way)
         return compiled
 
     torch._dynamo.reset()

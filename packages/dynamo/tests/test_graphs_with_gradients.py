@@ -164,7 +164,7 @@ def test_a_call_and_its_backward_do_what_they_do_without_a_compiler(
         got, *rest = outcome(compiled)
         torch.testing.assert_close(got, values, rtol=1e-6, atol=1e-6)
         assert rest == expected
-    assert ways == ["direct"]
+    assert ways == ["with gradients"]
 
 
 @pytest.mark.filterwarnings("ignore:.*autograd.function.Function.* should not be instantiated")

@@ -151,6 +151,17 @@ def test_what_is_not_so_simple_is_traced_by_aotautograd(name: str, ways: list[st
     assert "AOTAutograd" in ways
 
 
+def test_a_gradient_is_recorded_with_its_backward(ways: list[str]) -> None:
+    weight = nn.Parameter(torch.ones(3, device="pjrt"))
+    compiled = torch.compile(lambda x: (weight * x).sum(), backend="pjrt")
+
+    compiled(torch.arange(3.0, device="pjrt")).backward()
+
+    assert weight.grad is not None
+    assert weight.grad.tolist() == [0.0, 1.0, 2.0]
+    assert ways == ["with gradients"]
+
+
 def test_inputs_in_one_storage_are_aotautograds(ways: list[str]) -> None:
     whole = torch.zeros(4, device="pjrt")
     compiled = torch.compile(lambda a, b: (a.add_(1), b * 2)[1], backend="pjrt")
