@@ -149,6 +149,14 @@ def test_hatch_commands_are_there() -> None:
         assert named <= known, (name(page), named - known)
 
 
+def test_ci_runs_each_package_alone() -> None:
+    matrix = tomllib.loads((ROOT / "hatch.toml").read_text())["envs"]["matrix"]["matrix"]
+    run = (ROOT / ".ci" / "run").read_text()
+
+    for package in matrix[0]["package"]:
+        assert f'"hatch run matrix.{package}:run"' in run, package
+
+
 def test_workflows_name_files_that_are_there() -> None:
     for page in sorted((ROOT / ".github" / "workflows").glob("*.yml")):
         for file in re.findall(r"(?:^|[ :])(\.ci/\w+|tools/[\w.]+)", page.read_text(), re.M):
