@@ -5,7 +5,9 @@ from __future__ import annotations
 import gc
 import random
 from collections.abc import Iterator
+from typing import Any
 
+import jax
 import numpy
 import pytest
 import torch
@@ -34,3 +36,36 @@ def no_garbage() -> Iterator[None]:
 def nothing_pending() -> None:
     """What tests before have recorded and kept has run, and is no part of the first program of this one."""
     torch_pjrt.sync()
+
+
+def _states() -> dict[str, Any]:
+    """What of JAX and PyTorch is set for all that the thread, or the process, does later."""
+    return {
+        **{f"jax.config.{name}": value for name, value in jax.config.values.items()},
+        "torch.get_default_dtype()": torch.get_default_dtype(),
+        "torch.get_default_device()": str(torch.get_default_device()),
+        "torch.is_grad_enabled()": torch.is_grad_enabled(),
+        "torch.is_inference_mode_enabled()": torch.is_inference_mode_enabled(),
+        "torch.is_anomaly_enabled()": torch.is_anomaly_enabled(),
+        "torch.are_deterministic_algorithms_enabled()": (
+            torch.are_deterministic_algorithms_enabled()
+        ),
+        "torch.get_float32_matmul_precision()": torch.get_float32_matmul_precision(),
+        "torch.is_autocast_enabled()": torch.is_autocast_enabled("pjrt"),
+        "torch.is_autocast_enabled('cpu')": torch.is_autocast_enabled("cpu"),
+        "torch.get_num_threads()": torch.get_num_threads(),
+    }
+
+
+@pytest.fixture(autouse=True)
+def states_of_jax_and_pytorch_stay(same_random_numbers: None) -> Iterator[None]:
+    """What a test sets, and what an interrupt of it cuts short, is set back: those behind it find it so."""
+    before = _states()
+    yield
+    after = _states()
+    changed = [
+        f"{name}: {before[name]} before, {after[name]} after"
+        for name in before
+        if after[name] != before[name]
+    ]
+    assert not changed, "The test leaves behind it:\n" + "\n".join(changed)

@@ -5,6 +5,7 @@ TORCH_PJRT_INTERRUPTS=1000 in the environment makes so many.
 
 from __future__ import annotations
 
+import inspect
 import os
 import random
 import signal
@@ -14,11 +15,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import jax
 import pytest
 import torch
 from torch import nn
 
 import torch_pjrt
+from intrusions import signalled
 from torch_pjrt.interrupts.quiet import quiet
 
 pjrt: Any = torch.pjrt  # type: ignore[attr-defined]
@@ -288,6 +291,36 @@ def test_interrupts_of_recording_for_autograd_do_not_end_the_process() -> None:
         for _ in range(5 * N_INTERRUPTS):
             until_interrupted(lambda: model(x).sum(), moments.uniform(0.0002, 0.001))
     assert model(x).isfinite().all().item()
+
+
+def test_an_interrupt_within_jax_s_switches_leaves_them_as_they_were() -> None:
+    """Else all that the thread does later with JAX is in 64 bits."""
+    model, x = nn.Linear(4, 4).to("pjrt"), torch.ones(2, 4, device="pjrt")
+    model(x).sum().item()
+    before = dict(jax.config.values)
+    switches = inspect.getfile(type(jax.enable_x64(True)))
+
+    def run(at: int | None) -> list[Any]:
+        with signalled(at, signal.SIGALRM, (switches,)) as places:
+            model(x).sum().item()
+        return places
+
+    run(None)
+    places = [code.co_filename for code, _ in run(None)]
+    tried = [at for at, file in enumerate(places) if file == switches or at % 20 == 0]
+    n_raised, changed = 0, {}
+    with interrupts():
+        for at in tried:
+            try:
+                run(at)
+            except Interrupted:
+                n_raised += 1
+            torch.set_grad_enabled(True)  # PyTorch's own `no_grad` may have been cut short
+            torch_pjrt.sync()
+            after = dict(jax.config.values)
+            changed |= {k: at for k in after if after[k] != before[k]}
+    assert n_raised > 20
+    assert not changed
 
 
 def test_device_type_is_told_whatever_a_handler_raises() -> None:

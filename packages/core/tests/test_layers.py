@@ -18,9 +18,9 @@ CORE = Path(__file__).parents[1] / "src/torch_pjrt"
 LAYERS = """
     errors every_object migrate references session stand_ins
     caches
-    lazy options
+    lazy options interrupts
     settings
-    dtypes overloads operators device_index interrupts
+    dtypes overloads operators device_index
     graph
     observe
     passes lowering

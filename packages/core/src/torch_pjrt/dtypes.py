@@ -20,6 +20,7 @@ import ml_dtypes
 import numpy as np
 import torch
 
+from torch_pjrt.interrupts.quiet import quiet
 from torch_pjrt.session import session
 
 _JAX: dict[torch.dtype, np.dtype] = {
@@ -81,14 +82,34 @@ _device = session.own("dtypes of the device", _OfTheDevice())
 _elsewhere = _device.elsewhere
 
 
-def x64() -> Any:
+class x64:
     """A context manager: JAX's x64 switch as the device needs it.
+
+    Handlers of signals wait until it ends, and garbage is collected then (`interrupts/quiet.py`). Ctrl-C as
+    JAX enters or leaves its switch would leave it set for all that the thread does later.
 
     >>> with x64():
     ...     jnp.arange(3).dtype
     dtype('int64')
     """
-    return jax.enable_x64(True) if are_wide() else _narrow()
+
+    __slots__ = ("_quiet", "_switches")
+
+    def __enter__(self) -> None:
+        self._quiet = quiet()
+        self._quiet.__enter__()
+        self._switches: list[Any] = [jax.enable_x64(is_wide := are_wide())]
+        if (
+            not is_wide
+        ):  # the other way to draw random numbers has uint64s in it, whatever the switch says
+            self._switches.append(jax.threefry_partitionable(False))
+        for switch in self._switches:
+            switch.__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        for switch in self._switches:
+            switch.__exit__(*error)
+        self._quiet.__exit__(*error)
 
 
 @contextmanager
@@ -101,13 +122,6 @@ def as_on_a_device(*, has_64_bits: bool) -> Iterator[None]:
         yield
     finally:
         _elsewhere.wide = None
-
-
-@contextmanager
-def _narrow() -> Iterator[None]:
-    # The other way to draw random numbers has uint64s in it, whatever the switch says.
-    with jax.enable_x64(False), jax.threefry_partitionable(False):
-        yield
 
 
 def are_wide() -> bool:

@@ -7,7 +7,6 @@ whatever they are.
 
 from __future__ import annotations
 
-import gc
 import itertools
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -38,7 +37,6 @@ from torch_pjrt.compile.sizes import may_need
 from torch_pjrt.graph.boundary import Boundary, with_stacks
 from torch_pjrt.graph.graph import Graph, Node, graph_of, with_inputs
 from torch_pjrt.graph.loop import loops_of
-from torch_pjrt.interrupts.quiet import quiet
 from torch_pjrt.observe.compilations import (
     Compilation,
     check_limit,
@@ -188,23 +186,16 @@ class Program:
             hook(self)
 
     def _launch(self, arguments: tuple[Any, ...], box: list[Any]) -> None:
-        """Launch it, and put what it gives into the box, as one.
+        """Launch it, and put what it gives into the box, as one; `x64` has handlers of signals wait.
 
-        JAX's Python runs at the first launch only. From then on both are one call of a function in C, in
-        which no handler of a signal is called; a garbage collection might be, before Python 3.12.
+        Where another thread raises an exception here, too: from the second launch on both are one call of a
+        function in C.
         """
         if self._call is None:
-            with quiet():
-                box.append(self.compiled(*arguments))
-                self._call = call_in_c(self.compiled)
-            return
-        collects = gc.isenabled()
-        try:
-            gc.disable()
+            box.append(self.compiled(*arguments))
+            self._call = call_in_c(self.compiled)
+        else:
             box.extend(starmap(self._call, (arguments,)))
-        finally:
-            if collects:
-                gc.enable()
 
     def _try(self, arrays: list[Any], numbers: Sequence[np.ndarray], box: list[Any]) -> None:
         """Launch it without taking any memory, and see whether it runs."""

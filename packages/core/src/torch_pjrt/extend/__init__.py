@@ -85,7 +85,8 @@ The process:
     choose_run          which run of several processes it is to start as a part of: a `Processes` of
                         `torch_pjrt.plugin`; joined_run: the one that it has joined
     jax_dtype           what a dtype of PyTorch's is to JAX
-    x64                 a block in which JAX has the 64-bit types that the device has
+    x64                 a block in which JAX has the 64-bit types that the device has; handlers of signals
+                        (Ctrl-C) are called once it has ended
     forget_programs     empty the cache of programs, in tests and benchmarks
     counters, because   what is counted for `report()`; the cause of syncs in a block
     StandIn             another function in the place of one of PyTorch's, on one thread, for a while
