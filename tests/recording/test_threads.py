@@ -6,7 +6,9 @@ import queue
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from subprocess import CompletedProcess
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ import torch
 from torch import nn
 
 import torch_pjrt
+from torch_pjrt.observe.code_positions import line_at, position_of
 
 
 @pytest.fixture(autouse=True)
@@ -278,3 +281,29 @@ thread.join()
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), x.tolist())
 """)
     assert done.stdout.strip() == "0 [2.0, 2.0]"
+
+
+def test_lines_that_threads_read_at_for_the_first_time_are_their_own():
+    """Each of many lines is found by eight threads at once."""
+
+    def readers(thread: int) -> list[Callable[[], FrameType]]:
+        source = "import sys\ndef read():\n" + "\n" * thread + "    return sys._getframe()"
+        made = []
+        for _ in range(400):
+            scope: dict[str, Any] = {}
+            exec(source, scope)
+            made.append(scope["read"])
+        return made
+
+    made = [readers(thread) for thread in range(8)]
+    begin = threading.Barrier(len(made))
+
+    def positions(thread: int) -> list[int]:
+        begin.wait()
+        return [position_of(read()) for read in made[thread]]
+
+    found = at_once(*[partial(positions, thread) for thread in range(len(made))])
+
+    assert len({position for one in found for position in one}) == 8 * 400
+    lines = [{line.number for p in one if (line := line_at(p))} for one in found]
+    assert lines == [{3 + thread} for thread in range(8)]

@@ -7,6 +7,7 @@ The lines of operators are another matter: `observe/lines.py`.
 from __future__ import annotations
 
 import os
+from itertools import count
 from types import CodeType, FrameType
 
 from torch_pjrt.graph.line import Line
@@ -17,11 +18,15 @@ _MOST_POSITIONS = 100_000
 
 
 class _Positions:
-    """Their numbers, by the id of the code and the instruction; and what each number stands for."""
+    """Their numbers, by the id of the code and the instruction; and what each number stands for.
+
+    Threads find positions at the same time: a number is drawn from `free`, so that no two get the same.
+    """
 
     def __init__(self) -> None:
         self.numbers: dict[tuple[int, int], int] = {}
-        self.numbered: list[tuple[CodeType, int] | None] = [None]
+        self.numbered: dict[int, tuple[CodeType, int]] = {}
+        self.free = count(UNKNOWN + 1)
 
 
 _positions = session.own("positions in the user's code", _Positions())
@@ -35,16 +40,17 @@ def position_of(frame: FrameType | None) -> int:
     key = (id(code), frame.f_lasti)  # hashing a code object would hash all of it
     position = _positions.numbers.get(key)
     if position is None:
-        if len(_positions.numbered) > _MOST_POSITIONS:
+        if len(_positions.numbered) >= _MOST_POSITIONS:
             return UNKNOWN
-        position = _positions.numbers[key] = len(_positions.numbered)
-        _positions.numbered.append((code, frame.f_lasti))  # which keeps the code, and so its id
+        position = next(_positions.free)
+        _positions.numbered[position] = code, frame.f_lasti  # which keeps the code, and so its id
+        _positions.numbers[key] = position
     return position
 
 
 def line_at(position: int) -> Line | None:
     """The line of a position; None if it is not known."""
-    at = _positions.numbered[position]
+    at = _positions.numbered.get(position)
     if at is None:
         return None
     code, instruction = at
