@@ -21,9 +21,6 @@ TABLES = (changes_of_models, changes_of_values)  # their rows are in `ROWS` when
 N_BEFORE = 4  # calls until the first replay
 
 
-pytestmark = pytest.mark.usefixtures("few_objects")
-
-
 def host(x: Any) -> list[Any]:
     return [t.cpu() if isinstance(t, torch.Tensor) else t for t in pytree.tree_leaves(x)]
 

@@ -159,15 +159,6 @@ CASES = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def few_objects() -> Iterator[None]:
-    """An observed call looks at all objects that can be garbage: not at those that are there already."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
-
-
 @pytest.fixture
 def raising() -> Iterator[None]:
     def interrupt(*_: Any) -> None:

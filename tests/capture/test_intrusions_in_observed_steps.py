@@ -27,9 +27,6 @@ from torch_pjrt.extend import Buffer, buffer_of
 PLACES = 1 << 30 if "TORCH_PJRT_INTERRUPTS" in os.environ else 4
 
 
-pytestmark = pytest.mark.usefixtures("few_objects")
-
-
 class Adding:
     """A step that adds one to a weight, so that what it returns tells how often it ran."""
 

@@ -7,8 +7,7 @@ the CPU is holding: what is read lies in the array's own memory.
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -109,13 +108,9 @@ WHEN: dict[str, Callable[[int], bool]] = {
 
 
 @pytest.fixture(autouse=True)
-def early_checks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def early_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Checks after 1 replay and after 4."""
     monkeypatch.setattr(steps, "_FIRST_CHECK", 1)
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.mark.slow("rows")
