@@ -22,6 +22,7 @@ GPT_2 = {**recipes._gpt2(64, 4), "vocab_size": 256, "n_positions": 128}
 RESNET = recipes.RECIPES["ResNet-50, data parallel"]
 
 
+@pytest.mark.slow("rows")
 @pytest.mark.parametrize(
     "recipe",
     [

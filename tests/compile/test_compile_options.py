@@ -55,6 +55,7 @@ def test_recompilation_says_that_options_differ() -> None:
     assert "`compile_options` are {'xla_cpu_enable_fast_min_max': True}; they were {}" in why.what
 
 
+@pytest.mark.slow
 def test_options_of_the_process_come_from_a_variable(python: Run) -> None:
     code = "import torch; print((torch.ones(2).to('pjrt') + 1).tolist())"
 

@@ -200,6 +200,7 @@ def test_a_captured_step_goes_on_when_there_is_no_room_for_its_program() -> None
     assert step.restarts == []
 
 
+@pytest.mark.slow
 def test_limit_is_set_by_environment_variable(python: Run) -> None:
     script = """
 import torch

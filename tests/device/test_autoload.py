@@ -33,6 +33,7 @@ assert "torch_pjrt.client.client" not in sys.modules
     assert done.stdout.strip() == "[]"
 
 
+@pytest.mark.slow
 def test_asking_whether_there_is_a_device_starts_none(python: Run) -> None:
     python(
         """
@@ -53,7 +54,7 @@ assert torch.pjrt.is_initialized()
     [
         "import torch_pjrt",
         pytest.param("from torch_pjrt import report; report()", marks=pytest.mark.slow),
-        "import jax",
+        pytest.param("import jax", marks=pytest.mark.slow),
     ],
 )
 def test_order_of_imports_does_not_matter(python: Run, imports: str) -> None:
@@ -162,6 +163,7 @@ def test_misspelt_setting_does_not_break_import_torch(python: Run) -> None:
     assert "TORCH_PJRT_TAPE_LIMIT cannot be read" in done.stderr
 
 
+@pytest.mark.slow
 def test_users_own_jax_is_left_as_it_was(python: Run) -> None:
     done = python(
         f"""
@@ -198,6 +200,7 @@ assert (x * 2).dtype == torch.float32 and (x / 3).cpu().dtype == torch.float32
     assert done.stdout == "True int64\n"
 
 
+@pytest.mark.slow
 def test_threads_may_use_the_device_at_the_same_time_as_jax(python: Run) -> None:
     done = python(
         """

@@ -61,6 +61,7 @@ def test_one_function_is_one_graph(backend: str) -> None:
     assert x[0].tolist() == [2.0] * 3
 
 
+@pytest.mark.slow
 def test_importing_pytorch_imports_no_dynamo_and_dynamo_no_jax() -> None:
     program = """
 import sys, torch

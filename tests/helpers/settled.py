@@ -17,7 +17,7 @@ import torch_pjrt
 
 @pytest.fixture(autouse=True, scope="module")
 def few_objects() -> None:
-    """No collection, nor a call that is observed, looks at what is there already: a third of a second each."""
+    """No collection, nor a call that is observed, looks at what is there: a third of a second each."""
     gc.collect()
     gc.freeze()
 

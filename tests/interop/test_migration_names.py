@@ -40,6 +40,7 @@ def test_a_name_to_use_is_there(name: str) -> None:
         found = getattr(found, attribute)
 
 
+@pytest.mark.slow
 def test_the_names_that_are_replaced_are_those_of_torch_xla() -> None:
     done = subprocess.run(
         [sys.executable, "-c", CHECK, *ROWS], capture_output=True, text=True, check=True

@@ -356,6 +356,7 @@ def test_memory_of_a_training_step_does_not_grow() -> None:
     assert peaks[3] == peaks[-1]
 
 
+@pytest.mark.slow
 def test_peak_of_a_program_from_disk_is_seen_too(python: Any, tmp_path: Any) -> None:
     script = """
 import torch, torch_pjrt

@@ -108,6 +108,7 @@ assert sent.tolist() == [2, 4, 6] and sent.data_ptr() != x.data_ptr()
     )
 
 
+@pytest.mark.slow
 def test_dlpack_imported_by_name_before_the_first_use_knows_the_device(python) -> None:  # type: ignore[no-untyped-def]
     python(
         """

@@ -387,6 +387,7 @@ def test_captured_step_goes_on_after_a_call_that_ended_halfway(
         expected *= 0.98**2
 
 
+@pytest.mark.slow
 def test_an_interrupt_while_recording_leaves_a_tape_that_is_right(
     python: Callable[..., Any],
 ) -> None:

@@ -310,6 +310,7 @@ def test_floats_divide_by_zero() -> None:
     assert (x // torch.tensor([0, 0], device="pjrt")).tolist() == [float("inf"), -float("inf")]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_checks_of_values_keep_no_tensor() -> None:
     found = {

@@ -118,6 +118,7 @@ def test_memory_is_taken_too_after_dynamo_has_failed(trained: Training) -> None:
     assert old.is_deleted()
 
 
+@pytest.mark.slow
 def test_no_memory_is_held_twice() -> None:
     def held(mode: str) -> int:
         torch_pjrt.config.roll_layers = mode
@@ -142,6 +143,7 @@ def test_reading_a_weight_gives_it_and_changes_nothing(trained: Training) -> Non
     assert stacks_made_by(trained.step) == [0]
 
 
+@pytest.mark.slow
 def test_a_changed_weight_counts_and_costs_one_copy() -> None:
     """In a process of its own: after some 1,500 other tests one more program was compiled, unexplained."""
     of_its_own = f"{__file__}::of_its_own_a_changed_weight"

@@ -191,6 +191,7 @@ def test_dropped_tensors_free_their_memory(pending: bool) -> None:
     assert bytes_on_the_device() == before
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_from_step_to_step() -> None:
     model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 4)).to("pjrt")
     optimizer = torch.optim.AdamW(model.parameters())

@@ -52,6 +52,7 @@ def flat(value: Any) -> bool:
     return isinstance(value, float) or (isinstance(value, list) and isinstance(value[0], float))
 
 
+@pytest.mark.slow
 def test_two_processes_compute_what_one_does_by_capture() -> None:
     [alone] = on_eight_chips(1, "--few")
 

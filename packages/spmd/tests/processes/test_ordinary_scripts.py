@@ -29,9 +29,8 @@ OF_GRIDS = {
 }
 
 
-@pytest.mark.parametrize(
-    "expected", [OTHERS, pytest.param(FLAT, marks=pytest.mark.slow)], ids=("FSDP2 and DDP", "FSDP1")
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("expected", [OTHERS, FLAT], ids=("FSDP2 and DDP", "FSDP1"))
 def test_each_step_is_a_program_and_one_is_compiled(expected: dict[str, list[list[int]]]):
     for ended in run("ordinary_scripts.py", 2, *expected):
         assert ended.status == 0, ended.err

@@ -13,11 +13,11 @@ from several import run
 # second), and where gradients go to the host.
 EVERY_DAY = {
     "FSDP2, uneven": 2,
-    "FSDP2, offloaded": 3,
     "FSDP1, wrapped by layer": 1,
-    "states, FSDP2 to FSDP2, whole, on the host": 1,
 }
 OTHERS = {
+    "FSDP2, offloaded": 3,
+    "states, FSDP2 to FSDP2, whole, on the host": 1,
     "FSDP2, prefetched": 1,
     "FSDP2, scaled": None,
     "FSDP1, tied": 2,
