@@ -38,6 +38,30 @@ def test_a_group_is_run_by_one_worker(pytester: pytest.Pytester) -> None:
     assert len({line[:5] for line in lines}) == 1
 
 
+MADE_ONCE = """
+import pytest
+
+@pytest.fixture(scope="module")
+def made(): return [0]
+
+@pytest.mark.parametrize("n", range(6))
+def test_together(n, made): made.append(n)
+
+@pytest.mark.parametrize("n", range(6))
+def test_alone(n): pass
+"""
+
+
+def test_tests_that_share_what_a_module_s_fixture_makes_are_run_by_one_worker(
+    pytester: pytest.Pytester,
+) -> None:
+    lines = passed_on(pytester, test_some=MADE_ONCE)
+
+    assert len(lines) == 12
+    assert len({line[:5] for line in lines if "test_together" in line}) == 1
+    assert len({line[:5] for line in lines if "test_alone" in line}) == 2
+
+
 def test_files_on_eight_chips_begin_first(pytester: pytest.Pytester) -> None:
     others = "".join(f"def test_{n}(): pass\n" for n in range(20))
     lines = passed_on(pytester, test_a=others, test_on_eight_chips="def test_long(): pass")

@@ -14,8 +14,7 @@ from several import run
 
 LIMIT_S = 12
 
-# The processes are started once for all tests that read what they print: by one worker.
-pytestmark = [pytest.mark.xdist_group("grids of groups"), pytest.mark.slow("file")]
+pytestmark = pytest.mark.slow("file")
 
 Case = dict[str, Any]
 

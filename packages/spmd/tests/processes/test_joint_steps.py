@@ -13,9 +13,6 @@ from typing import Any
 import pytest
 from several import run
 
-# The processes are started once for all tests of the file: by one worker.
-pytestmark = pytest.mark.xdist_group("steps with collectives")
-
 Ranks = list[dict[str, Any]]
 
 

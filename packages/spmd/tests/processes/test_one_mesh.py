@@ -12,10 +12,6 @@ import several
 Found = dict[str, Any]
 
 
-# The processes are started once for all tests of the file: by one worker.
-pytestmark = pytest.mark.xdist_group("one mesh")
-
-
 @pytest.fixture(scope="module")
 def alone() -> Found:
     [found] = on_eight_chips(1)

@@ -43,10 +43,6 @@ LATE = {
 }
 
 
-# The processes are started once for all tests of the file: by one worker.
-pytestmark = pytest.mark.xdist_group("ranks that differ")
-
-
 @pytest.fixture(
     scope="module", params=["alone", pytest.param("--long", marks=pytest.mark.slow("file"))]
 )

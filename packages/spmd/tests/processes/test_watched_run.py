@@ -35,10 +35,6 @@ class Run:
     last_words: str
 
 
-# The processes are started once for all tests of the file: by one worker.
-pytestmark = pytest.mark.xdist_group("a watched run")
-
-
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     folder, port = tmp_path_factory.mktemp("watched"), free_port()
