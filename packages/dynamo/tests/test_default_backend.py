@@ -329,6 +329,7 @@ def test_without_our_package_the_error_names_it(monkeypatch: pytest.MonkeyPatch)
         torch.compile(lambda x: x + 1)(matrix("pjrt"))
 
 
+@pytest.mark.slow
 def test_a_process_that_compiles_nothing_imports_neither_inductor_nor_our_package() -> None:
     program = """
 import sys, torch

@@ -13,7 +13,7 @@ from on_chips import run_on_eight_chips
 
 FOLDER = Path(__file__).parent / "eight_chips"
 # To start one costs as much as some of the files do.
-N_PROCESSES = 4
+N_PROCESSES = 2
 
 
 @pytest.mark.parametrize("process", range(N_PROCESSES))

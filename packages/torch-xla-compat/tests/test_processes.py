@@ -34,6 +34,7 @@ def test_two_processes_exchange_train_as_one_and_save_a_sharded_model(
     xmp.spawn(cases.all_three, ("word", str(tmp_path)), nprocs=2)
 
 
+@pytest.mark.slow
 def test_the_backend_xla_is_for_ddp(cases: Any) -> None:
     torch_xla.launch(cases.data_parallel)
 

@@ -205,6 +205,7 @@ def _last(shard: Any, mesh: Mesh) -> Any:
     return program_reports()[-1]
 
 
+@pytest.mark.slow
 def test_a_compiled_program_has_less_between_than_the_gathered_model() -> None:
     mesh = Mesh((8,), ("fsdp",))
     again = _last(by(), mesh)
