@@ -98,10 +98,10 @@ class x64:
     def __enter__(self) -> None:
         self._quiet = quiet()
         self._quiet.__enter__()
-        self._switches: list[Any] = [jax.enable_x64(is_wide := are_wide())]
-        if (
-            not is_wide
-        ):  # the other way to draw random numbers has uint64s in it, whatever the switch says
+        is_wide = are_wide()
+        self._switches: list[Any] = [jax.enable_x64(is_wide)]
+        # The other way to draw random numbers has uint64s in it, whatever the switch says.
+        if not is_wide:
             self._switches.append(jax.threefry_partitionable(False))
         for switch in self._switches:
             switch.__enter__()
