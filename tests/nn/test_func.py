@@ -193,3 +193,45 @@ def test_an_ensemble_of_modules_gives_what_it_gives_on_the_cpu() -> None:
 
     assert case.cpu.error is None
     assert difference(case) is None
+
+
+# fmt: off
+BINARY = (
+    "add", "sub", "rsub", "mul", "div", "pow", "atan2", "hypot", "maximum", "minimum", "fmax", "fmin",
+    "fmod", "remainder", "copysign", "xlogy", "heaviside", "floor_divide", "dot", "outer", "kron",
+    "dist", "ldexp",
+)
+# fmt: on
+#   with a tensor that is not differentiated, in each place
+WITH_OTHERS: dict[str, Callable[..., torch.Tensor]] = {
+    **{name: getattr(torch, name) for name in BINARY},
+    "addcmul": lambda x, other: torch.addcmul(x, x, other),
+    "addcmul of others": lambda x, other: torch.addcmul(other, x, x),
+    "addcdiv": lambda x, other: torch.addcdiv(x, x, other),
+    "addcdiv of others": lambda x, other: torch.addcdiv(x, other, x),
+    "where": lambda x, other: torch.where(x > 1, x, other),
+    "mm": lambda x, other: x.expand(3, 3) @ other.expand(3, 3),
+}
+
+
+@pytest.mark.slow("rows")
+@pytest.mark.parametrize("name", WITH_OTHERS)
+def test_a_tangent_meets_inputs_of_bools_and_integers_as_on_the_cpu(name: str) -> None:
+    """Values, dtypes, and what is refused; the other tensor first, and last."""
+    call = WITH_OTHERS[name]
+
+    def tangent(device: str, dtype: torch.dtype, is_first: bool) -> Any:
+        x = torch.tensor([1.5, 2.0, 0.5]).to(device)
+        other = torch.ones(3, dtype=dtype).to(device)
+        try:
+            return func.jvp(lambda x: call(other, x) if is_first else call(x, other), (x,), (x,))
+        except (RuntimeError, NotImplementedError) as error:
+            return type(error)
+
+    for dtype in (torch.bool, torch.uint8, torch.int64):
+        for is_first in (False, True):
+            ours, theirs = (tangent(device, dtype, is_first) for device in ("pjrt", "cpu"))
+            if isinstance(theirs, tuple):
+                torch.testing.assert_close([y.cpu() for y in ours], list(theirs))
+            else:
+                assert ours == theirs

@@ -62,6 +62,24 @@ def test_values_and_gradients_are_those_of_the_cpu(name: str, of_bools: bool) ->
         torch.testing.assert_close(ours.cpu(), theirs, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("of_mask", [None, False, True], ids=["plain", "mask", "trained mask"])
+@pytest.mark.parametrize("heads_in_positions", [False, True])
+@pytest.mark.parametrize("before", [(1,), (3,), (2, 3), (2, 2, 3)])
+def test_the_output_lies_as_that_of_the_cpu(
+    before: tuple[int, ...], heads_in_positions: bool, of_mask: bool | None
+) -> None:
+    """So that what views it there views it here."""
+
+    def output(device: str) -> torch.Tensor:
+        x = normal(*before, 5, 8, seed=0).to(device)
+        if heads_in_positions:
+            x = x.transpose(-3, -2).contiguous().transpose(-3, -2)
+        mask = None if of_mask is None else torch.zeros(5, 5, device=device, requires_grad=of_mask)
+        return scaled_dot_product_attention(x, x, x, mask)
+
+    assert output(DEVICE).stride() == output("cpu").stride()
+
+
 class Called(TorchDispatchMode):
     """The names of operators that are called."""
 

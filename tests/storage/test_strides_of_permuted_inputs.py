@@ -109,6 +109,7 @@ OPERATORS: dict[str, tuple[int, Callable[[Tensor], Any]]] = {
     "lstsq":                    (3, solved),
     "ldl_factor":               (3, factored),
     "normal":                   (3, drawn),
+    "logsigmoid":               (3, F.logsigmoid),
     "copysign":                 (3, lambda x: torch.copysign(x, x[0, 0])),
     "sort":                     (3, lambda x: x.sort(1)),
     "cumsum":                   (3, lambda x: x.cumsum(1)),

@@ -102,6 +102,17 @@ def _slope(difference: Array, distance: Array, p: float) -> Array:
     return lax.select(same, zero, sign * lax.pow(size, power) / lax.pow(safe, power))
 
 
+def _gain(grad: Array, difference: Array, distance: Array, p: float) -> Array:
+    """The gradient of each entry of the difference: 0 at no distance, even where the distance's is NaN."""
+    if p == 0:
+        return lax.full_like(difference, 0)
+    gain = jnp.expand_dims(grad, -1) * _slope(difference, distance, p)
+    if p in (1, inf):
+        return gain
+    is_apart = lax.ne(distance, lax.full_like(distance, 0))
+    return jnp.where(jnp.expand_dims(is_apart, -1), gain, lax.full_like(gain, 0))
+
+
 @table.lowers(aten._cdist_backward.default, static=("p",))
 def cdist_backward(
     grad: Float[Array, "*grad_batch rows1 rows2"],
@@ -117,8 +128,7 @@ def cdist_backward(
     if grad.shape[:-2] != batch:
         rows = jnp.reshape(grad, (-1, *grad.shape[-2:]))[: math.prod(batch)]
         grad = jnp.reshape(rows, (*batch, *grad.shape[-2:]))
-    slope = _slope(_differences(x1, x2), cdist, p)
-    return jnp.sum(jnp.expand_dims(grad, -1) * slope, -2)
+    return jnp.sum(_gain(grad, _differences(x1, x2), cdist, p), -2)
 
 
 @table.lowers(aten._pdist_forward.default, static=("p",))
@@ -143,7 +153,7 @@ def pdist_backward(
 ) -> Float[Array, "rows width"]:
     positions = triu_indices(self.shape[0], self.shape[0], 1)
     first, second = _pairs(self)
-    gain = jnp.expand_dims(grad, -1) * _slope(first - second, pdist, p)
+    gain = _gain(grad, first - second, pdist, p)
     return lax.full_like(self, 0).at[positions[0]].add(gain).at[positions[1]].add(-gain)
 
 

@@ -98,21 +98,39 @@ def scaled_dot_product_attention(
             given = _of_four_dims(*given) or given
         if _fits(*given, is_causal, enable_gqa):
             out = _ONE_OPERATOR(*given, dropout_p, is_causal, scale=scale)[0]
-            return out if query.dim() == 4 else out.reshape(*query.shape[:-1], value.shape[-1])
+            if query.dim() != 4:
+                out = out.reshape(*query.shape[:-1], value.shape[-1])
+            return out.contiguous() if _is_composed_on_cpu(query, attn_mask) else out
     return aten.scaled_dot_product_attention.default.decompose(
         query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
     )
 
 
+def _is_composed_on_cpu(query: torch.Tensor, mask: Optional) -> bool:
+    """Whether its flash kernel refuses for what the operator does not see; the result is contiguous then."""
+    wants_mask = mask is not None and mask.requires_grad and torch.is_grad_enabled()
+    return query.dim() != 4 or wants_mask
+
+
 def _of_four_dims(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Optional
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, Optional] | None:
-    """The call with one batch dim in the place of several, or of none; None for shapes that broadcast."""
+    """The call with one batch dim in the place of several, or of none; None for shapes that broadcast.
+
+    Of three dims the first is that of the batch: so the result is contiguous, as the CPU's is. Where groups
+    of queries share a key, it is that of heads.
+    """
     batch, dims = query.shape[:-3], query.dim()
     if dims < 2 or not key.dim() == value.dim() == dims or 0 in query.shape:
         return None
     if key.shape[:-3] != batch or value.shape[:-3] != batch:
         return None
+
+    if dims == 3 and query.shape[0] == key.shape[0] == value.shape[0]:
+        if mask is not None and mask.dim() > 3:
+            return None
+        of_batch = mask.unsqueeze(1) if mask is not None and mask.dim() == 3 else mask
+        return query.unsqueeze(1), key.unsqueeze(1), value.unsqueeze(1), of_batch
 
     def four(x: torch.Tensor) -> torch.Tensor:
         return x.reshape((1,) * (4 - dims) + x.shape) if dims < 4 else x.flatten(0, dims - 4)

@@ -232,8 +232,13 @@ def _efficientzerotensor(
     device: torch.device | None = None,
     pin_memory: bool | None = None,
 ) -> torch.Tensor:
-    """Plain zeros: XLA removes the arithmetic on them by itself."""
-    return empty(size, dtype=dtype, device=device).zero_()
+    """Plain zeros: XLA removes the arithmetic on them by itself.
+
+    Of bool they are bytes. They are the tangents of inputs that have none, and PyTorch's formulas subtract
+    from them, which is refused for bool; both give way to the dtype of the other tangent.
+    """
+    wide = torch.uint8 if dtype is torch.bool else dtype
+    return empty(size, dtype=wide, device=device).zero_()
 
 
 def _check_broadcast(self: torch.Tensor, src: torch.Tensor) -> None:

@@ -138,6 +138,7 @@ _CONTIGUOUS = frozenset(
         aten.huber_loss_backward.default,
         aten.isin.Tensor_Scalar,
         aten.isin.Tensor_Tensor,
+        aten.log_sigmoid_forward.default,
         aten.mse_loss_backward.default,
         aten.nll_loss2d_forward.default,
         aten.normal.Tensor_Tensor,
@@ -235,7 +236,7 @@ def _of_attention_backward(
     _, query, key, value = specs[:4]
     gradients, rest = results[:3], results[3:]
     wants_bias = given["attn_bias"] is not None and given["grad_input_mask"][3]
-    if given["dropout_p"] or wants_bias or query.shape[-1] != value.shape[-1]:
+    if wants_bias or _is_composed(given, (query, key, value)):
         of_query, of_key, of_value = (g.contiguous() for g in gradients)
         if query.shape[-3] == key.shape[-3]:
             of_key = of_key.mT.contiguous().mT
@@ -244,10 +245,17 @@ def _of_attention_backward(
 
 
 def _of_attention(given: Mapping[str, Any], specs: Sequence[TensorSpec], results: Any) -> Any:
-    """Contiguous where the CPU composes it: with dropout, and for rows with gaps."""
-    if not given["dropout_p"] and all(spec.strides[-1] == 1 for spec in specs[:3]):
-        return results
-    return results[0].contiguous(), *results[1:]
+    """Contiguous where the CPU composes it."""
+    if _is_composed(given, specs[:3]):
+        return results[0].contiguous(), *results[1:]
+    return results
+
+
+def _is_composed(given: Mapping[str, Any], inputs: Sequence[TensorSpec]) -> bool:
+    """Whether the CPU's flash kernel refuses: dropout, rows with gaps, values of another width."""
+    query, _, value = inputs
+    gaps = any(spec.strides[-1] != 1 for spec in inputs)
+    return bool(given["dropout_p"]) or gaps or query.shape[-1] != value.shape[-1]
 
 
 def laid_out(op: Any, given: Mapping[str, Any], specs: Sequence[TensorSpec], results: Any) -> Any:

@@ -135,11 +135,29 @@ def largest(x: Any, k: int, **kwargs: Any) -> Any:
     return torch.topk(x, k, **kwargs)[0]
 
 
+def in_order(x: Any, dim: int, **kwargs: Any) -> Any:
+    """The values, and what lies at the indices: those of equal elements are in any order."""
+    values, indices = torch.sort(x, dim, **kwargs)
+    return values, x.take_along_dim(indices, dim) if x.dim() else x.clone()
+
+
 def cast(x: Any, dtype: torch.dtype) -> Any:
+    return _castable(x, dtype).to(dtype)
+
+
+def summed(x: Any, dim: Any, dtype: torch.dtype | None = None, **kwargs: Any) -> Any:
+    return torch.sum(_castable(x, dtype), dim, dtype=dtype, **kwargs)
+
+
+def running_sum(x: Any, dim: int, dtype: torch.dtype | None = None) -> Any:
+    return torch.cumsum(_castable(x, dtype), dim, dtype=dtype)
+
+
+def _castable(x: Any, dtype: torch.dtype | None) -> Any:
     """C leaves undefined which integer a float is that is none, or too large."""
     if x.is_floating_point() and dtype in (torch.int32, torch.int64):
-        x = x.where(x.abs() < 2**30, 0)
-    return x.to(dtype)
+        return x.where(x.abs() < 2**30, 0)
+    return x
 
 
 def batch_norm(x: Any) -> Any:
@@ -165,19 +183,19 @@ PURE: tuple[Call, ...] = (
     *[_row(n, a.any_tensor, a.broadcastable) for n in _BINARY],
     *[_row(n, a.any_tensor, a.dims) for n in _FOLDS if n not in ("prod",)],
     _row("prod", a.any_tensor, a.dim, keepdim=a.flag),
-    _row("sum", a.any_tensor, a.dims, keepdim=a.flag, dtype=a.dtype),
+    _own("sum", summed, a.any_tensor, a.dims, keepdim=a.flag, dtype=a.dtype),
     _row("mean", a.floats, a.dims, keepdim=a.flag),
     _row("var", a.floats, a.dims, correction=a.one_of(0, 1, 2), keepdim=a.flag),
     _own("std_and_mean", std_and_mean, a.floats, a.dims, keepdim=a.flag),
     _row("linalg.vector_norm", a.floats, a.one_of(1, 2, float("inf"), 0.5), a.dims, keepdim=a.flag),
     *[_row(n, a.floats, a.dim) for n in _SCANS],
-    _row("cumsum", a.any_tensor, a.dim, dtype=a.dtype),
+    _own("cumsum", running_sum, a.any_tensor, a.dim, dtype=a.dtype),
     _row("cummax", a.any_tensor, a.dim),
     _row("max", a.any_tensor, a.dim, keepdim=a.flag),
     _row("min", a.any_tensor),
     _row("argmax", a.floats, a.dim, keepdim=a.flag),
     _row("median", a.floats, a.dim),
-    _row("sort", a.floats, a.dim, descending=a.flag),
+    _own("sort", in_order, a.floats, a.dim, descending=a.flag),
     _own("topk", largest, a.floats, a.amount, largest=a.flag),
     _row("diff", a.any_tensor, a.one_of(1, 2), a.dim),
     _row("where", a.bools, a.any_tensor, a.broadcastable),
