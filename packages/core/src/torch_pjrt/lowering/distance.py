@@ -77,40 +77,31 @@ def cdist_forward(
     return _norm(_differences(x1, x2), p)
 
 
-def _slope(difference: Array, distance: Array, p: float) -> Array:
-    """What the distance gains per unit of each entry of the difference."""
+def _gain(grad: Array, difference: Array, distance: Array, p: float) -> Array:
+    """The gradient of each entry of the difference: 0 at no distance, even where the distance's is NaN."""
     zero = lax.full_like(difference, 0)
     if p == 0:
         return zero
-    sign = lax.sign(difference)
+    grad = jnp.expand_dims(grad, -1)
+    sign, size = lax.sign(difference), lax.abs(difference)
     if p == 1:
-        return sign
+        return grad * sign
     distance = lax.broadcast_in_dim(
         lax.expand_dims(distance, (distance.ndim,)), difference.shape, range(difference.ndim)
     )
-    size = lax.abs(difference)
     if p == inf:
-        return lax.select(lax.eq(size, distance), sign, zero)
+        return grad * lax.select(lax.eq(size, distance), sign, zero)
     same = lax.eq(distance, zero)
     safe = lax.select(same, lax.full_like(distance, 1), distance)
     if p == 2:
-        return lax.select(same, zero, difference / safe)
-    # Below 2 the power has a pole (or, for an entry of 0, at least no value) there.
-    same = same | lax.eq(size, zero)
-    power = lax.full_like(size, p - 1)
-    size = lax.select(same, lax.full_like(size, 1), size)
-    return lax.select(same, zero, sign * lax.pow(size, power) / lax.pow(safe, power))
-
-
-def _gain(grad: Array, difference: Array, distance: Array, p: float) -> Array:
-    """The gradient of each entry of the difference: 0 at no distance, even where the distance's is NaN."""
-    if p == 0:
-        return lax.full_like(difference, 0)
-    gain = jnp.expand_dims(grad, -1) * _slope(difference, distance, p)
-    if p in (1, inf):
-        return gain
-    is_apart = lax.ne(distance, lax.full_like(distance, 0))
-    return jnp.where(jnp.expand_dims(is_apart, -1), gain, lax.full_like(gain, 0))
+        slope = difference / safe
+    else:
+        # Below 2 the power has a pole (or no value) for an entry of 0.
+        level = lax.eq(size, zero)
+        power = lax.full_like(size, p - 1)
+        size = lax.select(level, lax.full_like(size, 1), size)
+        slope = lax.select(level, zero, sign * lax.pow(size, power) / lax.pow(safe, power))
+    return lax.select(same, zero, grad * slope)
 
 
 @table.lowers(aten._cdist_backward.default, static=("p",))

@@ -126,17 +126,15 @@ def _of_four_dims(
     if key.shape[:-3] != batch or value.shape[:-3] != batch:
         return None
 
+    if mask is not None and (mask.dim() > dims or mask.dim() < 2):
+        return None
     if dims == 3 and query.shape[0] == key.shape[0] == value.shape[0]:
-        if mask is not None and mask.dim() > 3:
-            return None
         of_batch = mask.unsqueeze(1) if mask is not None and mask.dim() == 3 else mask
         return query.unsqueeze(1), key.unsqueeze(1), value.unsqueeze(1), of_batch
 
     def four(x: torch.Tensor) -> torch.Tensor:
         return x.reshape((1,) * (4 - dims) + x.shape) if dims < 4 else x.flatten(0, dims - 4)
 
-    if mask is not None and (mask.dim() > dims or mask.dim() < 2):
-        return None
     if mask is not None and mask.dim() > 3:
         if any(n not in (1, w) for n, w in zip(mask.shape[-4::-1], batch[::-1], strict=False)):
             return None
