@@ -39,9 +39,9 @@ def no_garbage() -> Iterator[None]:
     gc.enable()
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def nothing_pending() -> None:
-    """What tests before have recorded and kept has run, and is no part of the first program of this one."""
+    """What tests before have recorded has run: garbage not yet collected is no part of a program of this one."""
     torch_pjrt.sync()
 
 

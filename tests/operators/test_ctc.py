@@ -31,7 +31,6 @@ def test_loss_and_gradient_are_the_cpus(in_rows: bool):
     torch.testing.assert_close(actual.grad.cpu(), expected.grad)
 
 
-@pytest.mark.usefixtures("nothing_pending")
 def test_other_lengths_compile_nothing():
     x, rows = likelihoods().to("pjrt"), torch.randint(1, CLASSES, (SAMPLES, 5)).to("pjrt")
     F.ctc_loss(x, rows, torch.tensor([12, 12, 12]), torch.tensor([5, 5, 5])).item()

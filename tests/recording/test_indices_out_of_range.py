@@ -177,7 +177,6 @@ def test_another_mistake_of_the_same_call_comes_first() -> None:
         x.index_add(0, torch.tensor([9], device="pjrt"), x[:2])
 
 
-@pytest.mark.usefixtures("nothing_pending")
 def test_steps_with_checks_run_one_program() -> None:
     table = torch.ones(5, 2, device="pjrt", requires_grad=True)
     optimizer = torch.optim.SGD([table], lr=0.5)

@@ -371,6 +371,8 @@ def linalg_vector_norm(
     if math.isinf(ord):
         extreme = lax.reduce_max if ord > 0 else lax.reduce_min
         result = extreme(lax.abs(wide), folded) if folded else lax.abs(wide)
+    elif ord and {x.shape[d] for d in folded} <= {1}:  # a power of it may be infinite
+        result = lax.squeeze(lax.abs(wide), folded)
     else:
         result = _power_sum(wide, ord, folded)
         if ord == 2:
