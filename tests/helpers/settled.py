@@ -41,7 +41,7 @@ def no_garbage() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def nothing_pending() -> None:
-    """What tests before have recorded, and garbage still holds, has run: it is no part of this one's programs."""
+    """What tests before have recorded, and garbage still holds, has run: this one's programs are its own."""
     torch_pjrt.sync()
 
 
