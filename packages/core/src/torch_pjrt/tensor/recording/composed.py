@@ -3,11 +3,14 @@
 `linear` is a view, a transposition, a product and another view. Each is a call from C++ to Python, and makes
 a tensor. Here a composition is run once for tensors of one look, on a scratch tape. What that recorded is
 its template: later calls append the same nodes, with the numbers that they have on their tape.
+
+`adam_steps.py` has the template of an optimizer's step over lists.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from operator import itemgetter
 from typing import Any, Literal
 
 import torch
@@ -25,22 +28,26 @@ from torch_pjrt.tensor.storage.view import look, value_of
 # Of tensors, those that are None among them, and what else the call depends on: what it gives.
 Composition = Callable[..., torch.Tensor | tuple[torch.Tensor | None, ...]]
 Results = tuple[torch.Tensor | None, ...]
+# Of so many items of code Python would compile a function for milliseconds.
+_MANY = 256
 
 
 class Template:
     """The nodes of one composition.
 
-    code     of the number of its first node and of its inputs: what is added to the tape's code.
-    specs    what its nodes make, one each.
+    code     of the number of its first value and of its inputs: what is added to the tape's code.
+    specs    what its nodes make.
+    n_further    how many of these are not the first of their node.
     ints, floats    the numbers of its nodes.
-    results  which of the nodes are its results; None where it has none.
+    results  which of the values are its results; None where it has none.
     """
 
-    __slots__ = ("code", "floats", "ints", "results", "specs")
+    __slots__ = ("code", "floats", "ints", "n_further", "results", "specs")
 
     def __init__(self, tape: Tape, results: tuple[int | None, ...]) -> None:
-        self.code = _written_out(tape)
+        self.code = (_written_out if len(tape.code) < _MANY else _picked)(tape)
         self.specs = tuple(value.spec for value in tape.values)
+        self.n_further = tape.n_further
         self.ints, self.floats = tuple(tape.ints), tuple(tape.floats)
         self.results = results
 
@@ -120,8 +127,10 @@ class Composed:
             return Template(scratch, tuple(numbers)) if is_fit else False
 
 
-def record(template: Template, values: list[Value]) -> list[Value]:
-    """Append the template's nodes to this thread's tape; what they make.
+def record(
+    template: Template, values: list[Value], floats: list[float] | tuple[float, ...] | None = None
+) -> list[Value]:
+    """Append the template's nodes to this thread's tape; what they make. `floats` stand for its own.
 
     >>> x = value_of(torch.zeros(2, device="pjrt"))
     >>> with onto(Tape(nested=True)) as scratch:
@@ -131,7 +140,10 @@ def record(template: Template, values: list[Value]) -> list[Value]:
     >>> host_array(cosine)
     array([1., 1.], dtype=float32)
     """
-    code_of, specs, ints, floats = template.code, template.specs, template.ints, template.floats
+    code_of, specs, ints = template.code, template.specs, template.ints
+    n_further = template.n_further
+    if floats is None:
+        floats = template.floats
     while True:
         tape = current()
         if tape.size > settings.tape_limit:
@@ -149,6 +161,7 @@ def record(template: Template, values: list[Value]) -> list[Value]:
         tape.floats += floats
         tape.size = end
         tape.values += made
+        tape.n_further += n_further
         return made
 
 
@@ -165,3 +178,25 @@ def _written_out(tape: Tape) -> Callable[..., tuple[Any, ...]]:
     inputs = "".join(f", x{n}" for n in range(1, len(tape.inputs) + 1))
     exec(f"def code(n{inputs}): return ({', '.join(items)},)", scope)
     return scope["code"]
+
+
+def _picked(tape: Tape) -> Callable[..., tuple[Any, ...]]:
+    """The same for long code: each item is picked out of a row of inputs, values and signatures."""
+    signatures = [item for item in tape.code if isinstance(item, Signature)]
+    n_inputs, n_values = len(tape.inputs), len(tape.values)
+    places = {id(signature): n_inputs + n_values + i for i, signature in enumerate(signatures)}
+    pick = itemgetter(
+        *[
+            places[id(item)]
+            if isinstance(item, Signature)
+            else -1 - item
+            if item < 0
+            else n_inputs + item
+            for item in tape.code
+        ]
+    )
+
+    def code(first: int, *inputs: int) -> tuple[Any, ...]:
+        return pick((*inputs, *range(first, first + n_values), *signatures))
+
+    return code

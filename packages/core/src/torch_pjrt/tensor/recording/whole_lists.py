@@ -99,12 +99,17 @@ def store(
     if len(specs) != len(signature.outs) or not all(map(_looks_as, signature.outs, specs)):
         return False
     buffers = [buffer for found in written for buffer in found.buffers]
+    put(buffers, values)
+    return True
+
+
+def put(buffers: Sequence[Buffer], values: Sequence[Value]) -> None:
+    """The values in the place of what the buffers hold."""
     try:
         _put(buffers, values)
     except BaseException:  # an interrupt comes after all: putting them again does no harm
         _put(buffers, values)
         raise
-    return True
 
 
 def _looks_as(result: TensorSpec, target: TensorSpec) -> bool:
