@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -9,13 +10,14 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.optim import adam
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fixture_types import Count
+from torch_pjrt.device.adam import stand_before
 from torch_pjrt.tensor.recording import adam_steps
 from torch_pjrt.tensor.recording.adam_steps import _steps
 
+adam: Any = importlib.import_module("torch.optim.adam")
 SHAPES = ((3, 4), (4,), (3, 4), (2, 3, 1), ())
 OPTIONS: dict[str, dict[str, Any]] = {
     "as it comes": {},
@@ -235,7 +237,7 @@ def test_another_function_of_pytorchs_is_obeyed(change: Callable[..., None]) -> 
             change(adam._multi_tensor_adam.before, *args, **options)
 
     theirs = Module._multi_tensor_adam
-    adam_steps.stand_before(Module)
+    stand_before(Module)
     options = {"lr": 0.005, "beta1": 0.9, "beta2": 0.99, "eps": 1e-8, "weight_decay": 0.0}
     flags = dict.fromkeys((*adam_steps._FLAGS, *adam_steps._REFUSED), False)
 

@@ -30,7 +30,8 @@ NAMES = {
     graph.signature._interned graph.tensor_spec._interned
     tensor.checks.bounds._signatures tensor.kernels.linear._linear tensor.kernels.linear._backward
     tensor.padding.recorded._where tensor.recording.cpu_errors._refused
-    tensor.recording.record._learned tensor.storage.view._reads tensor.storage.view._writes
+    tensor.recording.adam_steps._steps tensor.recording.record._learned
+    tensor.storage.view._reads tensor.storage.view._writes
     """,
     "a lock, or an object without content": "device.guard._preparing interrupts.signals._delivery",
     "has a function of PyTorch's answer otherwise, on one thread": "tensor.recording.layout._hint",

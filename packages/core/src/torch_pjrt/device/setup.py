@@ -7,6 +7,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from torch_pjrt.client.client import client
 from torch_pjrt.device import (
+    adam,
     autocast,
     checkpoints,
     data,
@@ -22,7 +23,6 @@ from torch_pjrt.device import (
     storages,
     tracers,
 )
-from torch_pjrt.device.imports import after_import
 from torch_pjrt.graph.tape import state
 from torch_pjrt.observe import lines, value_lines
 from torch_pjrt.observe.compilations import note_lines_if_logged
@@ -30,7 +30,6 @@ from torch_pjrt.plugin.host import host
 from torch_pjrt.run.batches import end_step
 from torch_pjrt.run.sync import listeners
 from torch_pjrt.settings import settings
-from torch_pjrt.tensor.recording import adam_steps
 from torch_pjrt.tensor.registration.registry import register_for_differentiated
 
 
@@ -58,7 +57,7 @@ def set_up() -> None:
         value_lines.install()
         listeners.append(lambda tape, program: value_lines.launched(tape, program.outputs))
     optimizer_state.install()
-    after_import("torch.optim.adam", adam_steps.stand_before)
+    adam.install()
     register_optimizer_step_post_hook(_after_step)
     if settings.source_lines:
         lines.note_for("TORCH_PJRT_SOURCE_LINES", in_programs=True)

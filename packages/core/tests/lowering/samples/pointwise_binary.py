@@ -202,6 +202,7 @@ POWERS = [
     *(sample(aten.pow.Tensor_Scalar, X, n) for n in EXPONENTS),
     *(sample(aten.pow.Tensor_Scalar, INTS, n) for n in (0, 1, 2, 3, 5, 2.0, 0.5)),
     sample(aten.pow.Tensor_Scalar, BYTES, 2),
+    *(sample(aten.pow.Tensor_Scalar, BOOLS, n) for n in (True, False, 2)),
     sample(aten.pow.Tensor_Scalar, X, 1j),
     sample(aten.pow.Tensor_Scalar, SPECIAL, 2),
     *(

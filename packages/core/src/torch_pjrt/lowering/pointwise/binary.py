@@ -326,6 +326,8 @@ def pow_scalar(x: Any, exponent: Array) -> Array:
 def pow_tensor_scalar(x: Array, exponent: complex) -> Array:
     """`x ** exponent`: by products, roots and reciprocals where the exponent is a usual one."""
     (base, power), dtype = wide_operands([x, exponent])
+    if base.dtype == np.bool_:  # of a bool to the power of a bool
+        return base if exponent else lax.full_like(base, True)
     if exponent in (0, 1, 2, 3):
         return rounded(lax.integer_pow(base, int(exponent.real)), dtype)
     if is_exact(base):

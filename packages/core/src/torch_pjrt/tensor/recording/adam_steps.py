@@ -12,7 +12,6 @@ Otherwise, and for everything unusual, PyTorch's own function runs.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -35,7 +34,7 @@ from torch_pjrt.tensor.recording.whole_lists import WholeList, put, whole_list
 from torch_pjrt.tensor.storage.buffer import wrap
 from torch_pjrt.tensor.storage.view import value_of
 
-Tensors = Sequence[torch.Tensor]
+Tensors = list[torch.Tensor]
 
 _PLAIN = {torch.Tensor, Parameter}
 _NUMBERS = ("beta1", "beta2", "lr", "weight_decay", "eps")
@@ -64,37 +63,18 @@ class _Step:
 _steps: Cache[Any, _Step | Literal[False]] = Cache("templates of Adam's steps", most=256)
 
 
-def stand_before(adam: Any) -> None:
-    """Have the module `torch.optim.adam` record the usual steps of this device at once."""
-    original = getattr(adam, "_multi_tensor_adam", None)
-    if original is None or hasattr(original, "before"):
-        return
+def recorded_at_once(
+    original: Callable[..., None],
+    lists: tuple[Tensors, Tensors, Tensors, Tensors, Tensors],
+    counts: Tensors,
+    options: Mapping[str, Any],
+) -> bool:
+    """Record what `original`, which is `_multi_tensor_adam`, does; False where it has to be called itself.
 
-    @functools.wraps(original)
-    def multi_tensor_adam(
-        params: Tensors,
-        grads: Tensors,
-        exp_avgs: Tensors,
-        exp_avg_sqs: Tensors,
-        max_exp_avg_sqs: Tensors,
-        state_steps: Tensors,
-        *further: Any,
-        **options: Any,
-    ) -> None:
-        if (
-            not torch.compiler.is_compiling()
-            and not further
-            and _is_usual(params, state_steps, options)
-        ):
-            lists = (params, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, grads)
-            if _recorded(original, lists, state_steps, options):
-                return
-        original(
-            params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, state_steps, *further, **options
-        )
-
-    multi_tensor_adam.before = original  # type: ignore[attr-defined]
-    adam._multi_tensor_adam = multi_tensor_adam
+    Nothing has happened then. `lists` are parameters, first and second moments, maxima of the latter and
+    gradients. `counts` are the numbers of steps so far, on the CPU, which this step adds to.
+    """
+    return _is_usual(lists[0], counts, options) and _recorded(original, lists, counts, options)
 
 
 def _is_usual(params: Tensors, counts: Tensors, options: Mapping[str, Any]) -> bool:
@@ -136,7 +116,7 @@ def _recorded(
     counts: Tensors,
     options: Mapping[str, Any],
 ) -> bool:
-    """Record the step by its template; False if it has none, and nothing has happened then."""
+    """By the step's template; False if it has none."""
     found = _looked_at(lists, len(counts))
     if found is None:
         return False
@@ -146,7 +126,7 @@ def _recorded(
         step = _steps[key] = _learned(original, found, options)
     if step is False:
         return False
-    torch._foreach_add_(counts, torch.tensor(1.0, device="cpu"), alpha=1.0)
+    torch._foreach_add_(counts, torch.tensor(1.0, device="cpu"), alpha=1.0)  # pyright: ignore[reportPrivateImportUsage]
     floats = _numbers([count.item() for count in counts], options)
     values = step.order([value for each in found for value in each.values])
     made = record(step.template, list(values), floats)

@@ -184,10 +184,10 @@ def _picked(tape: Tape) -> Callable[..., tuple[Any, ...]]:
     """The same for long code: each item is picked out of a row of inputs, values and signatures."""
     signatures = [item for item in tape.code if isinstance(item, Signature)]
     n_inputs, n_values = len(tape.inputs), len(tape.values)
-    places = {id(signature): n_inputs + n_values + i for i, signature in enumerate(signatures)}
+    at = {id(signature): n_inputs + n_values + i for i, signature in enumerate(signatures)}
     pick = itemgetter(
         *[
-            places[id(item)]
+            at[id(item)]
             if isinstance(item, Signature)
             else -1 - item
             if item < 0
