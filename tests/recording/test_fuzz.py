@@ -7,7 +7,7 @@ import random
 import pytest
 import torch
 
-from torch_pjrt.testing.fuzz.generate import program
+from torch_pjrt.testing.fuzz.generate import depends_on_order, program
 from torch_pjrt.testing.fuzz.judge import drawn, judge
 from torch_pjrt.testing.fuzz.kinds import KINDS
 from torch_pjrt.testing.fuzz.program import Program, Ref, Statement
@@ -70,3 +70,35 @@ def test_programs_have_the_length_that_is_asked_for() -> None:
     made = program(random.Random(0), "plain", 12, writes=0.3, errors=0.1, grad=False)
 
     assert len(made.statements) >= 12
+
+
+def test_subnormal_numbers_are_no_fault() -> None:
+    """XLA's code for the CPU takes them for 0."""
+    divide = Statement("div", torch.div, (0.0, Ref(0)))
+    tiny = torch.tensor([1e-310], dtype=torch.float64)
+
+    assert judge(Program("plain", [tiny], [divide]), "pjrt") is None
+
+
+WHOLE = torch.arange(12.0).view(3, 4)
+OPEN = {
+    "windows that overlap": [torch.arange(5.0).unfold(0, 3, 2)],
+    "a part of itself": [WHOLE, WHOLE[:1]],
+    "itself in another order": [WHOLE[:, :3], WHOLE[:, :3].t()],
+}
+SETTLED = {
+    "itself": [WHOLE, WHOLE],
+    "another part": [WHOLE[:1], WHOLE[1:]],
+    "another tensor": [WHOLE, WHOLE.clone()],
+    "a number": [WHOLE, 2.0],
+    "nothing": [WHOLE[:0], WHOLE],
+}
+
+
+@pytest.mark.parametrize("case", [*OPEN, *SETTLED])
+def test_writes_that_pytorch_leaves_open_are_not_drawn(case: str) -> None:
+    given = (OPEN | SETTLED)[case]
+    args = tuple(Ref(i) if isinstance(x, torch.Tensor) else x for i, x in enumerate(given))
+    write = Statement("Tensor.add_", torch.Tensor.add_, args)
+
+    assert depends_on_order(write, given) == (case in OPEN)

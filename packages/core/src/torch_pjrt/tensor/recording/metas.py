@@ -202,6 +202,13 @@ def _embedding_bag(op: Any) -> Callable[..., Any]:
     return meta
 
 
+def _power(self: torch.Tensor, exponent: Any) -> torch.Tensor:
+    """Of bools by a bool bools, which PyTorch's meta function takes for integers."""
+    if self.dtype is torch.bool and isinstance(exponent, bool):
+        return torch.empty_like(self)
+    return aten.pow.Tensor_Scalar(self, exponent)
+
+
 METAS: dict[Any, Callable[..., Any]] = {
     aten._embedding_bag.default: _embedding_bag(aten._embedding_bag.default),
     aten._embedding_bag_forward_only.default: _embedding_bag(
@@ -209,6 +216,7 @@ METAS: dict[Any, Callable[..., Any]] = {
     ),
     aten._grouped_mm.default: grouped_mm,
     aten._scaled_mm.default: scaled_mm,
+    aten.pow.Tensor_Scalar: _power,
     aten.segment_reduce.default: segment_reduce,
 }
 

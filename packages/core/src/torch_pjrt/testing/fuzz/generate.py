@@ -48,6 +48,8 @@ def program(
         statement = _statement(rng, env, rng.choice(table))
         if statement is None:
             continue
+        if table is WRITES and depends_on_order(statement, env):
+            continue
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -89,6 +91,30 @@ def _again(made: Program, n_inputs: int) -> list[object]:
             env.append(None)
     assert len(env) == n_inputs + len(made.statements)
     return env
+
+
+def depends_on_order(statement: Statement, env: Sequence[object]) -> bool:
+    """Whether elements that it writes share memory, with each other or with another argument's.
+
+    PyTorch leaves open what is computed then, where it does not refuse the call.
+    """
+    given = [env[x.number] for x in tree_leaves(statement.args) if isinstance(x, Ref)]
+    target, *others = [x.detach() for x in given if isinstance(x, torch.Tensor)]
+    written = _places(target)
+    if len(written.unique()) < len(written):
+        return True
+    return any(
+        x.untyped_storage().data_ptr() == target.untyped_storage().data_ptr()
+        and bool(torch.isin(_places(x), written).any())
+        and not (len(written) == x.numel() and torch.equal(_places(x), written))
+        for x in others
+    )
+
+
+def _places(x: torch.Tensor) -> torch.Tensor:
+    """Where in its storage each element lies, in order."""
+    n = x.untyped_storage().nbytes() // x.element_size()
+    return torch.arange(n).as_strided(x.shape, x.stride(), x.storage_offset()).flatten()
 
 
 def _statement(rng: random.Random, env: list[object], call: Call) -> Statement | None:
