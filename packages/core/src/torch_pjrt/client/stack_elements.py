@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
+from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -42,7 +43,7 @@ class Stack:
 
     def elements(self) -> list[StackElement]:
         """All its elements."""
-        return [StackElement(self, index) for index in range(self.array.shape[0])]
+        return list(map(StackElement, repeat(self), range(self.array.shape[0])))
 
 
 class StackElement:
@@ -152,13 +153,13 @@ def spread(boundary: Boundary, results: Sequence[jax.Array]) -> Sequence[Any]:
     """The outputs as they were recorded, from what a program has given."""
     if boundary.is_plain:
         return results
-    found: dict[int, Any] = {}
+    found: list[Any] = []
     for position, result in zip(boundary.outputs, results, strict=True):
-        if isinstance(position, int):
-            found[position] = result
+        if position.__class__ is int:
+            found.append(result)
         else:
-            found.update(zip(position, Stack(result).elements(), strict=True))
-    return [found[i] for i in range(len(found))]
+            found += Stack(result).elements()
+    return boundary.in_order(found)
 
 
 def _stack_of(elements: Sequence[Any]) -> jax.Array:

@@ -13,14 +13,18 @@ before  v0 = pjrt.stack(i0, i1, i2)             after  v2 = loop(i0)
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import count
+from itertools import chain, count
+from operator import itemgetter
+from typing import TypeVar
 
 from torch_pjrt.graph.graph import Graph, Node
 from torch_pjrt.graph.stacks import ELEMENTS, STACK, Piece, elements_node, pieces_of, stack_node
 from torch_pjrt.graph.tensor_spec import TensorSpec, stack_of
+
+T = TypeVar("T")
 
 # One array of a program: a single input or output by its position, or those that are the elements of a stack.
 Position = int | tuple[int, ...]
@@ -45,6 +49,14 @@ class Boundary:
         return self.inputs == tuple(range(len(self.inputs))) and (
             self.outputs == tuple(range(len(self.outputs)))
         )
+
+    @cached_property
+    def in_order(self) -> Callable[[list[T]], Sequence[T]]:
+        """Of the arrays that it gives, those of stacks one by one, the recorded outputs in their order."""
+        flat = list(chain.from_iterable([p] if isinstance(p, int) else p for p in self.outputs))
+        if len(flat) < 2:
+            return tuple
+        return itemgetter(*sorted(range(len(flat)), key=flat.__getitem__))
 
     @cached_property
     def taken(self) -> frozenset[int]:

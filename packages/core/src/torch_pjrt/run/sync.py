@@ -213,6 +213,7 @@ def _launch(tape: Tape, live: tuple[int, ...], cause: object) -> Exception | Non
         tape.program = program
         program.run(tape, reusable, tape.box)
     _store(tape)
+    tape.ended = True
     for listener in listeners:
         listener(tape, tape.program)
     return checker(tape, live) if checker is not None and tape.joint is None else None
