@@ -61,6 +61,8 @@ def _states() -> dict[str, Any]:
         "torch.is_autocast_enabled()": torch.is_autocast_enabled("pjrt"),
         "torch.is_autocast_enabled('cpu')": torch.is_autocast_enabled("cpu"),
         "torch.get_num_threads()": torch.get_num_threads(),
+        "dispatch keys taken in": str(torch._C._dispatch_tls_local_include_set()),
+        "dispatch keys left out": str(torch._C._dispatch_tls_local_exclude_set()),
     }
 
 
