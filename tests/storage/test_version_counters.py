@@ -197,7 +197,7 @@ def test_backward_after_a_write_to_a_weight_of_linear_is_refused(device: str) ->
     y = F.linear(x, weight)
     weight.mul_(2)
 
-    with pytest.raises(RuntimeError, match="modified by an inplace operation: .* is at version 1"):
+    with pytest.raises(RuntimeError, match=r"modified by an inplace operation: .* is at version 1"):
         y.sum().backward()
 
 
