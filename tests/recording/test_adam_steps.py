@@ -219,7 +219,7 @@ def of_a_rate_that_is_no_number(
     original: Callable[..., None], params: Any, *lists: Any, lr: float, **options: Any
 ) -> None:
     """What it records depends on a number that the program does not have."""
-    for _ in range(int(lr > 0.004) + 1):
+    for _ in range(int(lr > 0.0049) + 1):
         torch._foreach_abs_(params)
     original(params, *lists, lr=lr, **options)
 

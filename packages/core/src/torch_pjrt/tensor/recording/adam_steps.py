@@ -193,7 +193,8 @@ def _learned(
     original: Callable[..., None], found: Sequence[WholeList], options: Mapping[str, Any]
 ) -> _Step | Literal[False]:
     """What PyTorch's function records; False where another step would not be the same but for its numbers."""
-    other = {**options, **{name: options[name] * 0.75 for name in _NUMBERS}}
+    other = {**options, **{name: options[name] * 0.75 + 0.001 for name in _NUMBERS}}
+    other["weight_decay"] = options["weight_decay"] * 0.75  # none stays none
     specs = [each.specs for each in found]
     try:
         first, second = (_tried(original, specs, given) for given in (options, other))

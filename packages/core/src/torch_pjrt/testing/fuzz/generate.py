@@ -100,18 +100,18 @@ def depends_on_order(statement: Statement, env: Sequence[object]) -> bool:
     """
     given = [env[x.number] for x in tree_leaves(statement.args) if isinstance(x, Ref)]
     target, *others = [x.detach() for x in given if isinstance(x, torch.Tensor)]
-    written = _places(target)
+    written = _offsets(target)
     if len(written.unique()) < len(written):
         return True
     return any(
         x.untyped_storage().data_ptr() == target.untyped_storage().data_ptr()
-        and bool(torch.isin(_places(x), written).any())
-        and not (len(written) == x.numel() and torch.equal(_places(x), written))
+        and bool(torch.isin(_offsets(x), written).any())
+        and not (len(written) == x.numel() and torch.equal(_offsets(x), written))
         for x in others
     )
 
 
-def _places(x: torch.Tensor) -> torch.Tensor:
+def _offsets(x: torch.Tensor) -> torch.Tensor:
     """Where in its storage each element lies, in order."""
     n = x.untyped_storage().nbytes() // x.element_size()
     return torch.arange(n).as_strided(x.shape, x.stride(), x.storage_offset()).flatten()
