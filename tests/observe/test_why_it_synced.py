@@ -47,7 +47,7 @@ def test_reader_is_named(cause: str) -> None:
 
     [stop] = new_stops(lambda: read(x))
 
-    assert stop.cause == cause
+    assert stop.cause == cause, str(stop)
     assert at(stop.line) == (__file__, read.__code__.co_firstlineno)
 
 
