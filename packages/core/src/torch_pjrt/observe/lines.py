@@ -219,7 +219,7 @@ def user_frame(frame: FrameType | None) -> FrameType | None:
 
 def is_ours(file: str) -> bool:
     """Whether it is a file of this package, or a kernel that we wrote out."""
-    return file.startswith(_HERE + os.sep)
+    return file.startswith(_HERE + os.sep) or file.endswith(f"torch_xla{os.sep}device_strings.py")
 
 
 def _find_inside(file: str) -> bool:
@@ -228,5 +228,7 @@ def _find_inside(file: str) -> bool:
         return True
     jax = sys.modules.get("jax")
     if jax is not None and file.startswith(os.path.dirname(jax.__file__ or "?") + os.sep):
+        return True
+    if f"{os.sep}torch_xla{os.sep}device_strings.py" in file:  # stands before functions of PyTorch's
         return True
     return file.startswith(_STANDARD) and "-packages" not in file[len(_STANDARD) :]
