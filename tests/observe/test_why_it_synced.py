@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import torch_pjrt
+from fixture_types import Run
 from lines import at, here
 from torch_pjrt.observe.stops import Stop, stops
 from torch_pjrt.settings import settings
@@ -206,3 +207,16 @@ def test_report_shows_cause_and_line() -> None:
         row["cause"] == ".item()" and row["line"][0] == __file__ and row["syncs"] == 1
         for row in rows
     )
+
+
+def test_reader_is_named_where_another_function_stands_before_pytorchs(python: Run) -> None:
+    """`torch_xla` has `.to` take its devices, too."""
+    script = """
+import torch, torch_pjrt, torch_xla
+from torch_pjrt.observe.stops import stops
+x = torch.ones(3, device="pjrt")
+torch_pjrt.sync()
+x.exp().to("cpu")
+assert ".to()" in {s.cause for s in stops()}, stops()
+"""
+    python(script)

@@ -114,11 +114,14 @@ def _named(code: CodeType, offset: int) -> str | None:
     """What the instruction at `offset` asks of a tensor."""
     before: list[dis.Instruction] = []
     for instruction in dis.get_instructions(code):
-        if instruction.offset >= offset:
+        if (
+            instruction.offset > offset
+        ):  # where Python calls Python, `offset` may be in the call's cache
             break
         before.append(instruction)
-    else:
+    if not before:
         return None
+    instruction = before.pop()
     name = instruction.opname
     if name.startswith(_TRUTHS):
         return _TRUTH

@@ -193,6 +193,10 @@ def _current_line(frame: FrameType | None) -> Line | None:
     return line
 
 
+# Of the package torch-xla-compat: calls of PyTorch's functions go through it.
+_STANDS_BEFORE = os.path.join("torch_xla", "device_strings.py")
+
+
 def user_line(frame: FrameType | None = None) -> Line | None:
     """The innermost line of the user's, from `frame` (the caller's) outwards; None where there is none."""
     if frame is None:
@@ -218,8 +222,8 @@ def user_frame(frame: FrameType | None) -> FrameType | None:
 
 
 def is_ours(file: str) -> bool:
-    """Whether it is a file of this package, or a kernel that we wrote out."""
-    return file.startswith(_HERE + os.sep) or file.endswith(f"torch_xla{os.sep}device_strings.py")
+    """Whether it is of this package, a kernel that we wrote out, or stands before PyTorch's functions."""
+    return file.startswith(_HERE + os.sep) or file.endswith(_STANDS_BEFORE)
 
 
 def _find_inside(file: str) -> bool:
@@ -229,6 +233,6 @@ def _find_inside(file: str) -> bool:
     jax = sys.modules.get("jax")
     if jax is not None and file.startswith(os.path.dirname(jax.__file__ or "?") + os.sep):
         return True
-    if f"{os.sep}torch_xla{os.sep}device_strings.py" in file:  # stands before functions of PyTorch's
+    if file.endswith(_STANDS_BEFORE):
         return True
     return file.startswith(_STANDARD) and "-packages" not in file[len(_STANDARD) :]
