@@ -33,7 +33,6 @@ CASES = [
         (torch.optim.Adam, torch.optim.AdamW), OPTIONS.items()
     )
 ]
-KINDS: Any = {"ours": lambda ours: ours, "PyTorch's": lambda ours: ours.before}
 
 
 @pytest.fixture(autouse=True)
@@ -44,8 +43,9 @@ def _started() -> Iterator[None]:
     _steps.clear()
 
 
-def in_place_of_pytorchs(monkeypatch: pytest.MonkeyPatch, whose: str) -> None:
-    monkeypatch.setattr(adam, "_multi_tensor_adam", KINDS[whose](adam._multi_tensor_adam))
+def put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch's own function, for the rest of the test."""
+    monkeypatch.setattr(adam, "_multi_tensor_adam", adam._multi_tensor_adam.before)
 
 
 def parameters(dtype: torch.dtype = torch.float32) -> list[nn.Parameter]:
@@ -86,7 +86,7 @@ def test_steps_are_those_of_pytorchs_function(
     n_ours = compiled()
     assert len(templates()) == len(_steps) == 2  # without the third weight, and with it
 
-    in_place_of_pytorchs(monkeypatch, "PyTorch's")
+    put_back(monkeypatch)
     expected, their_versions = trained(kind, options)
 
     torch.testing.assert_close(values, expected, rtol=0, atol=0)
@@ -99,7 +99,7 @@ def test_steps_of_other_dtypes(dtype: torch.dtype, monkeypatch: pytest.MonkeyPat
     values, _ = trained(torch.optim.AdamW, {}, dtype)
     assert len(templates()) == 2
 
-    in_place_of_pytorchs(monkeypatch, "PyTorch's")
+    put_back(monkeypatch)
 
     torch.testing.assert_close(values, trained(torch.optim.AdamW, {}, dtype)[0], rtol=0, atol=0)
 
@@ -160,7 +160,7 @@ def test_unusual_steps_are_left_to_pytorchs_function(
 
     values = stepped()
     assert not templates()
-    in_place_of_pytorchs(monkeypatch, "PyTorch's")
+    put_back(monkeypatch)
     torch.testing.assert_close(values, stepped(), rtol=0, atol=0)
 
 

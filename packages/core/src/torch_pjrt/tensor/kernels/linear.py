@@ -12,12 +12,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch.autograd import forward_ad
 from torch.nn import Parameter
 
 from torch_pjrt.overloads import aten, present
-from torch_pjrt.settings import settings
-from torch_pjrt.tensor.recording.composed import Composed
+from torch_pjrt.tensor.recording.composed import Composed, is_unwatched
 
 Tensor = torch.Tensor
 Optional = torch.Tensor | None
@@ -38,8 +36,6 @@ _DIFFERENTIATED = torch._C.DispatchKeySet(
 _HAS_DERIVATIVE = bool(present({_BACKWARD: None})) and bool(
     torch._C._dispatch_has_kernel_for_dispatch_key("aten::linear", "NestedTensorCPU")
 )
-_n_modes = torch._C._len_torch_dispatch_stack
-_transform = torch._C._functorch.maybe_current_level  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def linear_with_gradient(input: Tensor, weight: Tensor, bias: Optional = None) -> Tensor:
@@ -61,13 +57,7 @@ def linear_with_gradient(input: Tensor, weight: Tensor, bias: Optional = None) -
 def _is_unwatched(x: Optional, y: Optional, z: Optional) -> bool:
     """Whether all are plain tensors, and no mode or transform wants to see simpler operators."""
     return (
-        x.__class__ in _PLAIN
-        and y.__class__ in _PLAIN
-        and z.__class__ in _PLAIN
-        and not settings.eager
-        and not _n_modes()
-        and forward_ad._current_level < 0
-        and _transform() is None
+        x.__class__ in _PLAIN and y.__class__ in _PLAIN and z.__class__ in _PLAIN and is_unwatched()
     )
 
 

@@ -19,7 +19,6 @@ from operator import itemgetter
 from typing import Any, Literal
 
 import torch
-from torch.autograd import forward_ad
 from torch.autograd.graph import increment_version
 from torch.nn import Parameter
 from torch.overrides import _get_current_function_mode_stack
@@ -28,8 +27,7 @@ from torch.utils._device import DeviceContext
 from torch_pjrt.caches import Cache
 from torch_pjrt.graph.tape import Tape, Value, number_on, onto
 from torch_pjrt.graph.tensor_spec import TensorSpec
-from torch_pjrt.settings import settings
-from torch_pjrt.tensor.recording.composed import Template, record
+from torch_pjrt.tensor.recording.composed import Template, is_unwatched, record
 from torch_pjrt.tensor.recording.whole_lists import WholeList, put, whole_list
 from torch_pjrt.tensor.storage.buffer import wrap
 from torch_pjrt.tensor.storage.view import value_of
@@ -41,9 +39,7 @@ _NUMBERS = ("beta1", "beta2", "lr", "weight_decay", "eps")
 _FLAGS = ("amsgrad", "maximize", "decoupled_weight_decay")
 _REFUSED = ("has_complex", "capturable", "differentiable")
 _SCALING = ("grad_scale", "found_inf")
-_n_modes = torch._C._len_torch_dispatch_stack
 _n_function_modes = torch._C._len_torch_function_stack
-_transform = torch._C._functorch.maybe_current_level  # pyright: ignore[reportAttributeAccessIssue]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,49 +70,8 @@ def recorded_at_once(
     Nothing has happened then. `lists` are parameters, first and second moments, maxima of the latter and
     gradients. `counts` are the numbers of steps so far, on the CPU, which this step adds to.
     """
-    return _is_usual(lists[0], counts, options) and _recorded(original, lists, counts, options)
-
-
-def _is_usual(params: Tensors, counts: Tensors, options: Mapping[str, Any]) -> bool:
-    """Whether the step is one of this device, and nobody wants to see its operators one by one."""
-    return (
-        len(params) > 0
-        and params[0].device.type == "pjrt"
-        and len(counts) == len(params)
-        and all(count.is_cpu and count.__class__ is torch.Tensor for count in counts)
-        and options.keys() >= {*_NUMBERS, *_FLAGS, *_REFUSED}
-        and not any(options[name] for name in _REFUSED)
-        and all(options.get(name) is None for name in _SCALING)
-        and all(options[name].__class__ is float for name in _NUMBERS if name != "weight_decay")
-        and _is_usual_decay(options["weight_decay"], options["decoupled_weight_decay"])
-        and not torch.is_grad_enabled()
-        and not settings.eager
-        and not _n_modes()
-        and not _has_watching_mode()
-        and forward_ad._current_level < 0
-        and _transform() is None
-        and not torch.autograd.profiler._is_profiler_enabled
-    )
-
-
-def _is_usual_decay(decay: Any, is_decoupled: bool) -> bool:
-    """Of a whole number, another operator is recorded where it is a factor."""
-    return decay.__class__ is float or (decay.__class__ is int and (is_decoupled or not decay))
-
-
-def _has_watching_mode() -> bool:
-    """Whether a mode sees calls of functions; that of `torch.set_default_device` looks at none of these."""
-    stack = _get_current_function_mode_stack() if _n_function_modes() else ()
-    return not all(isinstance(mode, DeviceContext) for mode in stack)
-
-
-def _recorded(
-    original: Callable[..., None],
-    lists: tuple[Tensors, Tensors, Tensors, Tensors, Tensors],
-    counts: Tensors,
-    options: Mapping[str, Any],
-) -> bool:
-    """By the step's template; False if it has none."""
+    if not _is_usual(lists[0], counts, options):
+        return False
     found = _looked_at(lists, len(counts))
     if found is None:
         return False
@@ -134,6 +89,36 @@ def _recorded(
     results = [made[n] for n in step.template.results if n is not None]
     put([buffer for each in found[:-1] for buffer in each.buffers], results)
     return True
+
+
+def _is_usual(params: Tensors, counts: Tensors, options: Mapping[str, Any]) -> bool:
+    """Whether the step is one of this device, and nobody wants to see its operators one by one."""
+    return (
+        len(params) > 0
+        and params[0].device.type == "pjrt"
+        and len(counts) == len(params)
+        and all(count.is_cpu and count.__class__ is torch.Tensor for count in counts)
+        and options.keys() >= {*_NUMBERS, *_FLAGS, *_REFUSED}
+        and not any(options[name] for name in _REFUSED)
+        and all(options.get(name) is None for name in _SCALING)
+        and all(options[name].__class__ is float for name in _NUMBERS if name != "weight_decay")
+        and _is_usual_decay(options["weight_decay"], options["decoupled_weight_decay"])
+        and not torch.is_grad_enabled()
+        and is_unwatched()
+        and not _has_watching_mode()
+        and not torch.autograd.profiler._is_profiler_enabled
+    )
+
+
+def _is_usual_decay(decay: Any, is_decoupled: bool) -> bool:
+    """Of a whole number, another operator is recorded where it is a factor."""
+    return decay.__class__ is float or (decay.__class__ is int and (is_decoupled or not decay))
+
+
+def _has_watching_mode() -> bool:
+    """Whether a mode sees calls of functions; that of `torch.set_default_device` looks at none of these."""
+    stack = _get_current_function_mode_stack() if _n_function_modes() else ()
+    return not all(isinstance(mode, DeviceContext) for mode in stack)
 
 
 def _looked_at(lists: Sequence[Tensors], n: int) -> list[WholeList] | None:

@@ -14,6 +14,7 @@ from operator import itemgetter
 from typing import Any, Literal
 
 import torch
+from torch.autograd import forward_ad
 
 from torch_pjrt.caches import Cache
 from torch_pjrt.graph.signature import Signature
@@ -30,6 +31,24 @@ Composition = Callable[..., torch.Tensor | tuple[torch.Tensor | None, ...]]
 Results = tuple[torch.Tensor | None, ...]
 # Of so many items of code Python would compile a function for milliseconds.
 _MANY = 256
+
+
+_n_modes = torch._C._len_torch_dispatch_stack
+_transform = torch._C._functorch.maybe_current_level  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def is_unwatched() -> bool:
+    """Whether no mode or transform wants to see the operators of a composition, one by one.
+
+    >>> is_unwatched()
+    True
+    """
+    return (
+        not settings.eager
+        and not _n_modes()
+        and forward_ad._current_level < 0
+        and _transform() is None
+    )
 
 
 class Template:
@@ -185,16 +204,13 @@ def _picked(tape: Tape) -> Callable[..., tuple[Any, ...]]:
     signatures = [item for item in tape.code if isinstance(item, Signature)]
     n_inputs, n_values = len(tape.inputs), len(tape.values)
     at = {id(signature): n_inputs + n_values + i for i, signature in enumerate(signatures)}
-    pick = itemgetter(
-        *[
-            at[id(item)]
-            if isinstance(item, Signature)
-            else -1 - item
-            if item < 0
-            else n_inputs + item
-            for item in tape.code
-        ]
-    )
+
+    def place(item: Any) -> int:
+        if isinstance(item, Signature):
+            return at[id(item)]
+        return -1 - item if item < 0 else n_inputs + item
+
+    pick = itemgetter(*map(place, tape.code))
 
     def code(first: int, *inputs: int) -> tuple[Any, ...]:
         return pick((*inputs, *range(first, first + n_values), *signatures))
