@@ -57,7 +57,7 @@ interrupts.quiet._blocks interrupts.signals.handled interrupts.signals.waits
 lowering.added._sources lowering.value_annotations.kinds
 observe.causes._actions observe.code_positions._positions observe.compilations._all
 observe.counters.counters observe.counters.of_thread
-observe.lines._is_inside observe.lines._noting observe.modules._watched
+observe.lines._is_inside observe.lines._noting observe.lines._passed_over observe.modules._watched
 observe.recorded._lines observe.recorded._operators observe.stops._stops observe.value_lines._lines
 replays.array_slots.rebindings run.batches._position run.deferred_checks._pending
 run.sync._runs run.sync.listeners

@@ -46,7 +46,7 @@ EXTEND = """
     forget_programs donate download_parts each_collective target_chips graph_of host_array intern note_lines
     choose_run chosen_device_name is_pjrt jax_dtype joined_run keep_dynamo_out lazy_attribute placed
     set_partitioner spec_and_offset lowering_now lowers number_key number_on onto outline padding
-    precision_in_force program_chips put
+    pass_over_lines precision_in_force program_chips put
     record record_call recorded run_on_cpu run_pending start state store traced upload upload_parts value_of
     deferred_checks_of deferred_checks with_precision without_x64 wrap wrap_sized x64
     """

@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from torch.utils._device import DeviceContext
 
+from torch_pjrt.extend import pass_over_lines
 from torch_pjrt.plugin import aten
 
 DEVICE = "pjrt:0"
@@ -70,6 +71,7 @@ def understand() -> None:
     for name, operator in OPERATORS.items():
         library.impl(name, _on_pjrt(operator), "XLA")
     _library.append(library)
+    pass_over_lines(__file__)
     if os.environ.get("TORCH_PJRT_XLA_STRINGS") != "0":
         for owner, name, position in REPLACED:
             setattr(owner, name, _Replacement(owner, name, position))

@@ -93,6 +93,7 @@ The process:
     call_pinned         have `is_pinned()` say so of a CPU tensor: there is no pinned memory
     after_import        what to do once a module of PyTorch's is imported, without importing it
     keep_dynamo_out     packages in which Dynamo is to trace nothing
+    pass_over_lines     a file whose calls belong to the lines of its callers
     lazy_attribute      for a module's `__getattr__`: what another one holds, imported now
     padding             tensors with padding: a module, unstable
 
@@ -162,6 +163,7 @@ if TYPE_CHECKING:
     from torch_pjrt.observe.causes import because
     from torch_pjrt.observe.counters import counters
     from torch_pjrt.observe.lines import note_for as note_lines
+    from torch_pjrt.observe.lines import pass_over_lines
     from torch_pjrt.observe.tables import Table
     from torch_pjrt.passes.merge_equal import number_key
     from torch_pjrt.plugin.processes import choose_run
@@ -267,6 +269,7 @@ __all__ = [
     "onto",
     "outline",
     "padding",
+    "pass_over_lines",
     "placed",
     "precision_in_force",
     "program_chips",
@@ -315,7 +318,7 @@ _WHERE = {
     "graph.tape": "BorrowingTape Tape Uploaded Value current number_on onto state",
     "lowering.narrow": "without_x64",
     "observe.causes": "because",
-    "observe.lines": "note_lines=note_for",
+    "observe.lines": "note_lines=note_for pass_over_lines",
     "observe.counters": "counters",
     "observe.tables": "Table",
     "compile.hooks": "ProgramHooks add_program_hooks",

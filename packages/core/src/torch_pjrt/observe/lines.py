@@ -169,6 +169,7 @@ _INSIDE = (
 )
 _STANDARD = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
 _is_inside: dict[str, bool] = session.own("files of libraries", {})
+_passed_over: set[str] = session.own("files that lines are passed over in", set())
 
 _MOST_FORWARD = 1 << 17
 
@@ -191,10 +192,6 @@ def _current_line(frame: FrameType | None) -> Line | None:
             for old in list(_noting.forward)[: _MOST_FORWARD // 2]:
                 del _noting.forward[old]
     return line
-
-
-# Of the package torch-xla-compat: calls of PyTorch's functions go through it.
-_STANDS_BEFORE = os.path.join("torch_xla", "device_strings.py")
 
 
 def user_line(frame: FrameType | None = None) -> Line | None:
@@ -221,9 +218,20 @@ def user_frame(frame: FrameType | None) -> FrameType | None:
     return None
 
 
+def pass_over_lines(file: str) -> None:
+    """Have what is called in this file belong to its caller's line: it stands before PyTorch's functions.
+
+    So reports name the user's code. In a module, give its `__file__`.
+
+        >>> pass_over_lines("my_package/stand_ins.py")
+    """
+    _passed_over.add(file)
+    _is_inside[file] = True
+
+
 def is_ours(file: str) -> bool:
-    """Whether it is of this package, a kernel that we wrote out, or stands before PyTorch's functions."""
-    return file.startswith(_HERE + os.sep) or file.endswith(_STANDS_BEFORE)
+    """Whether it is a file of this package, a kernel that we wrote out, or one that is passed over."""
+    return file.startswith(_HERE + os.sep) or file in _passed_over
 
 
 def _find_inside(file: str) -> bool:
@@ -232,7 +240,5 @@ def _find_inside(file: str) -> bool:
         return True
     jax = sys.modules.get("jax")
     if jax is not None and file.startswith(os.path.dirname(jax.__file__ or "?") + os.sep):
-        return True
-    if file.endswith(_STANDS_BEFORE):
         return True
     return file.startswith(_STANDARD) and "-packages" not in file[len(_STANDARD) :]
