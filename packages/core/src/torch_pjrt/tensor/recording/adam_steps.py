@@ -3,7 +3,8 @@
 `torch.optim.adam._multi_tensor_adam` calls some eight operators, each on lists of all parameters, gradients
 or moments, and each call looks at every tensor of its lists. Here every tensor is looked at once, and the
 nodes are appended that PyTorch's own function has recorded for tensors that look so, in the same order: the
-program is the same. Numbers that change from step to step are computed as PyTorch computes them.
+program is the same, but that a gradient which is a view is read once. Numbers that change from step to step
+are computed as PyTorch computes them.
 
 What PyTorch's function records is not assumed. It is recorded twice, with different numbers: a template is
 made only where the nodes are the same both times, and all of their numbers are those computed here.
