@@ -26,6 +26,7 @@ from torch_pjrt.interrupts.signals import handled
 from torch_pjrt.observe.counters import of_thread
 from torch_pjrt.replays.array_slots import rebinding, rebindings
 from torch_pjrt.replays.gradients import Gradients
+from torch_pjrt.replays.group_numbers import Following, Formulas
 from torch_pjrt.replays.traffic import Content, Traffic, host_random_numbers
 from torch_pjrt.run import deferred_checks
 from torch_pjrt.run import sync as syncing
@@ -86,6 +87,7 @@ class Launch:
 
     sources  where each of its inputs came from.
     code     the tape, with its numbers: what the call recorded.
+    formulas  by their position, of floats that were computed from numbers in optimizers' groups.
     n_draws  how many random operators drew since the last seeding; `n_seedings`, how often it was (re)seeded.
     """
 
@@ -96,6 +98,7 @@ class Launch:
     floats: list[float]
     n_seedings: int
     n_draws: int
+    formulas: Formulas
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +145,7 @@ class Gradient:
 class Observed:
     """All that was seen of one call.
 
+    following  the numbers in optimizers' groups that were followed.
     reads      the values that the call read, in order.
     writes     the buffers that were there before and hold a result now.
     gradients  those that the call made.
@@ -153,6 +157,7 @@ class Observed:
                what was seen is not what the step does alone.
     """
 
+    following: Following
     launches: list[Launch] = field(default_factory=list)
     reads: list[Read] = field(default_factory=list)
     writes: dict[Result, list[Source]] = field(default_factory=dict)
@@ -164,11 +169,14 @@ class Observed:
 
 
 def observed(
-    call: Callable[[], Any], tensors: Sequence[torch.Tensor], gradients: Gradients
+    call: Callable[[], Any],
+    tensors: Sequence[torch.Tensor],
+    gradients: Gradients,
+    following: Following,
 ) -> tuple[Any, Observed, Callable[[torch.Tensor], Result | None]]:
     """Call it: what it returned, what was seen, and which result of a launch a returned tensor holds."""
     syncing.sync("a captured step begins")
-    seen, traffic, thread = Observed(), Traffic(), threading.get_ident()
+    seen, traffic, thread = Observed(following), Traffic(), threading.get_ident()
     n_handlers, rebound = handled.n_recorded, _rebindings_of_others()
     made: dict[int, tuple[weakref.ref[Value], Result]] = {}
 
@@ -207,6 +215,7 @@ def observed(
             list(tape.floats),
             len(tape.draws),
             tape.n_draws,
+            following.of(tape),
         )
         seen.launches.append(launch)
         for position, (n, reference) in enumerate(results):

@@ -8,7 +8,7 @@ docs/captured-steps.md lists what lies off it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import suppress
 from copy import copy
 from operator import is_
@@ -21,6 +21,7 @@ from torch.optim import optimizer as optimizers  # type: ignore[attr-defined]
 
 from torch_pjrt.interrupts.quiet import quiet
 from torch_pjrt.replays.gradients import Gradients
+from torch_pjrt.replays.group_numbers import GroupNumbers, numbers_of
 from torch_pjrt.replays.walk import Walk
 from torch_pjrt.replays.watched import CHANGES
 from torch_pjrt.run import sync
@@ -47,6 +48,7 @@ _HOOKS = {
     for name, hooks in vars(home).items()
     if name.startswith("_global_") and isinstance(hooks, dict)
 }
+_NO_NUMBERS = GroupNumbers()
 
 
 class Snapshot:
@@ -55,10 +57,15 @@ class Snapshot:
     found      by name: plain values, and which object lies where.
     gradients  those of the tensors in it.
     optimizers     those in it.
+    numbers    what is in the groups of these.
     """
 
-    def __init__(self, function: Any, given: Sequence[Any] = ()) -> None:
-        walk = _walked(function, given)
+    def __init__(
+        self, function: Any, given: Sequence[Any] = (), followed: GroupNumbers = _NO_NUMBERS
+    ) -> None:
+        """Look; numbers in groups of optimizers that are `followed` are not compared."""
+        walk = _walked(function, given, followed.keys_of)
+        self.numbers = numbers_of(walk.optimizers)
         self.found = {**dict(zip(_MODES, _modes(), strict=True)), **walk.found}
         self.optimizers = walk.optimizers
         self.gradients = Gradients([x for x in walk.watched.tensors if x.is_leaf])
@@ -104,15 +111,15 @@ def _same(x: Any, y: Any) -> bool:
     return x is y or (x.__class__ is y.__class__ and bool(x == y or (x != x and y != y)))
 
 
-def _walked(function: Any, given: Sequence[Any]) -> Walk:
+def _walked(function: Any, given: Sequence[Any], passed_over: Mapping[int, Set[str]]) -> Walk:
     """The walk, and what is there noted. It begins again where another thread has taken something away."""
     roots = [*_roots(function, given), *_HOOKS.items(), ("torch.Tensor", torch.Tensor)]
     for _ in range(_MOST_WALKS - 1):
         with suppress(*CHANGES), quiet():
-            walk = Walk(roots)
+            walk = Walk(roots, passed_over)
             walk.watched.begin()
             return walk
-    walk = Walk(roots)
+    walk = Walk(roots, passed_over)
     walk.watched.begin()
     return walk
 

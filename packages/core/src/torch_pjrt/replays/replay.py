@@ -21,6 +21,8 @@ from torch_pjrt.graph.tensor_spec import contiguous_spec
 from torch_pjrt.interrupts.quiet import quiet
 from torch_pjrt.observe.counters import counters, of_thread
 from torch_pjrt.replays.array_slots import Binding, Stale, Target, array_of, buffer_at
+from torch_pjrt.replays.computed_numbers import ComputedNumbers
+from torch_pjrt.replays.group_numbers import same_floats
 from torch_pjrt.replays.observation import (
     Argument,
     Constant,
@@ -87,11 +89,14 @@ class Replay:
     """A recorded call, ready to be repeated.
 
     seen     what was observed.
+    computed   the numbers that it computes anew from those in optimizers' groups.
     """
 
-    def __init__(self, seen: Observed) -> None:
+    def __init__(self, seen: Observed, computed: ComputedNumbers) -> None:
         self.seen = seen
-        self._numbers = [_numbers_of(launch) for launch in seen.launches]
+        self.computed = computed
+        self._numbers = [_numbers_of(launch, launch.floats) for launch in seen.launches]
+        self._numbers_are_for = computed.following.floats
         self._writes = _writes_outside(seen)
         self._made = [x for x in seen.gradients if not x.replaces]
         taken = _taken(seen)
@@ -117,12 +122,16 @@ class Replay:
         self._inputs: list[_Inputs] = []
         self._written: list[int] = []
 
-    def run(self, tensors: Sequence[torch.Tensor]) -> list[Sequence[jax.Array]]:
-        """Launch it on these arguments; the results of each launch.
+    def run(
+        self, tensors: Sequence[torch.Tensor], floats: Sequence[float]
+    ) -> list[Sequence[jax.Array]]:
+        """Launch it on these arguments, with these numbers in groups; the results of each launch.
 
         Raises `Stale`, and nothing was written then: a tensor is not what it was, or a value that the step
         reads is another one.
         """
+        if not same_floats(self._numbers_are_for, floats):
+            self._compute_numbers(floats)
         sync.sync("a captured step begins")
         arguments = [buffer_of(t) for t in tensors]
         with sync.one_at_a_time():
@@ -289,6 +298,14 @@ class Replay:
             found = Value.of_array(contiguous_spec(array.shape, torch.int64), array)
             deferred_checks(found).refusals.extend(refusals)
 
+    def _compute_numbers(self, floats: Sequence[float]) -> None:
+        """The numbers of each launch, for these in optimizers' groups."""
+        self._numbers = [
+            _numbers_of(launch, self.computed.floats_of(number, launch, floats))
+            for number, launch in enumerate(self.seen.launches)
+        ]
+        self._numbers_are_for = floats
+
     def _arguments(self, number: int, launch: Launch) -> list[np.ndarray]:
         """The numbers of the program's call: a new seed and offset, and the rest as it was recorded."""
         recorded = self._numbers[number]
@@ -311,8 +328,8 @@ def _put_gradient(
         tensor.grad = tensor_on(array, made.base, *made.look)
 
 
-def _numbers_of(launch: Launch) -> list[np.ndarray]:
-    return launch.program.plan.arguments_of([0, 0] * launch.n_seedings, launch.ints, launch.floats)
+def _numbers_of(launch: Launch, floats: Sequence[float]) -> list[np.ndarray]:
+    return launch.program.plan.arguments_of([0, 0] * launch.n_seedings, launch.ints, floats)
 
 
 def _writes_outside(seen: Observed) -> dict[weakref.ref[Buffer], Result]:

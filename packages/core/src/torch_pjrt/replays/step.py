@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, ParamSpec, TypeVar
 
@@ -21,6 +22,8 @@ from torch_pjrt.errors import CaptureError
 from torch_pjrt.graph.tensor_spec import TensorSpec
 from torch_pjrt.replays import comparison, outside
 from torch_pjrt.replays.array_slots import Stale
+from torch_pjrt.replays.computed_numbers import ComputedNumbers
+from torch_pjrt.replays.group_numbers import GroupNumbers
 from torch_pjrt.replays.kinds import PLAIN
 from torch_pjrt.replays.observation import Observed, at_their_gradients, observed
 from torch_pjrt.replays.replay import Replay
@@ -34,6 +37,11 @@ R = TypeVar("R")
 _MOST_ATTEMPTS = 4
 # At the 16th replay, the 64th, the 256th, ... the step runs in Python and is compared with its recording.
 _FIRST_CHECK = 16
+# Recordings that are given up before they are replayed cost much more than the step: so many calls are not
+# observed then, at most.
+_LONGEST_REST = 1024
+_MOST_RESTARTS_KEPT = 100
+_FOLLOWED = "from now on replays compute anew what depends on them"
 _CHANGE = "change the step, or call it without capture()"
 _ON_THE_DEVICE = (
     "the optimizer counts its steps on the host: from now on it counts on the device meanwhile, "
@@ -89,15 +97,30 @@ class _Progress:
     last       what was seen of the last call that was observed, and what it returned.
     why        why the last observations were in vain.
     counts_on_device   optimizers that can are made to count on the device while the step runs.
+    followed   numbers in optimizers' groups that have changed: they are followed, and computed anew.
+    n_vain     how many recordings were given up since the last replay; `n_resting`: how many calls are not
+               observed meanwhile.
     """
 
     calls: int = 0
     attempts: int = 0
-    last: tuple[Observed, Template] | None = None
+    last: tuple[Observed, Template, outside.Snapshot] | None = None
     recording: _Recording | None = None
     replays: int = 0
     why: list[str] = field(default_factory=list)
     counts_on_device: bool = False
+    followed: GroupNumbers = field(default_factory=GroupNumbers)
+    n_vain: int = 0
+    n_resting: int = 0
+
+    def rest(self) -> None:
+        """Let more and more calls pass before the next is observed."""
+        self.n_resting = min(1 << self.n_vain, _LONGEST_REST)
+
+    def is_resting(self) -> bool:
+        """Whether this call passes."""
+        self.n_resting -= self.n_resting > 0
+        return self.n_resting > 0
 
     def start_anew(self) -> None:
         """Observe again."""
@@ -155,16 +178,18 @@ class Captured(Generic[P, R]):
         call = _Call(args, kwargs, tensors, given)
         recording = self._fitting(progress, given)
         if recording is not None:
+            floats = progress.followed.read() or ()
+            is_known = recording.replay.computed.fit(floats)
             try:
-                if not _is_time_to_check(progress.replays):
-                    return self._replayed(progress, recording, tensors)
+                if is_known and not _is_time_to_check(progress.replays):
+                    return self._replayed(progress, recording, tensors, floats)
                 recording.replay.let_go(tensors)
             except Stale as stale:
                 self._start_anew(progress, str(stale))
             else:
-                return self._checked(progress, recording, call)
+                return self._checked(progress, recording, call, may_differ=not is_known)
         progress.calls += 1
-        if progress.calls == 1:
+        if progress.calls == 1 or progress.is_resting():
             return self.step(*args, **kwargs)
         if progress.attempts >= _MOST_ATTEMPTS:
             raise CaptureError(
@@ -182,9 +207,10 @@ class Captured(Generic[P, R]):
             return None
         before = recording.outside
         if not before.holds(given):
-            now = outside.Snapshot(self.step, given)
+            now = outside.Snapshot(self.step, given, progress.followed)
             if changed := outside.differences(before, now):
                 self._start_anew(progress, "; ".join(changed))
+                progress.followed = progress.followed.with_changed(before.numbers, now.numbers)
                 return None
             now.gradients = before.gradients
             recording = progress.recording = replace(recording, outside=now)
@@ -201,18 +227,37 @@ class Captured(Generic[P, R]):
             return None
         recording.replay.release()
         now = recording.outside.with_gradients(gradients)
-        moved = progress.recording = replace(recording, replay=Replay(seen), outside=now)
+        moved_replay = Replay(seen, recording.replay.computed)
+        moved = progress.recording = replace(recording, replay=moved_replay, outside=now)
         return moved
 
     def _start_anew(self, progress: _Progress, why: str) -> None:
         self.restarts.append(why)
+        del self.restarts[:-_MOST_RESTARTS_KEPT]
         progress.start_anew()
+        progress.n_vain += 1
+        if progress.n_vain >= _MOST_ATTEMPTS:
+            progress.rest()
+            if progress.n_vain == _MOST_ATTEMPTS:
+                warnings.warn(
+                    f"`{self._name()}` was recorded {_MOST_ATTEMPTS} times and never replayed: in each next "
+                    "call it saw something else. From now on most calls run it as it is.\n"
+                    f"  saw: {why}\n"
+                    "  expected: the same in each call\n"
+                    "  hint: pass to the step as an argument what changes",
+                    stacklevel=4,
+                )
 
     def _replayed(
-        self, progress: _Progress, recording: _Recording, tensors: list[torch.Tensor]
+        self,
+        progress: _Progress,
+        recording: _Recording,
+        tensors: list[torch.Tensor],
+        floats: Sequence[float],
     ) -> R:
-        results = recording.replay.run(tensors)
+        results = recording.replay.run(tensors, floats)
         progress.replays += 1
+        progress.n_vain = 0
         self.replays += 1
         return recording.template.filled(results, tensors)
 
@@ -225,22 +270,41 @@ class Captured(Generic[P, R]):
             return returned
         why = list(seen.objections)
         recording = None
+        followed = progress.followed
         if progress.last is not None:
-            before, returned_before = progress.last
+            before, returned_before, outside_before = progress.last
+            followed = followed.with_changed(outside_before.numbers, now.numbers)
             is_last = progress.attempts + 1 == _MOST_ATTEMPTS
             why += comparison.differences(before, seen, may_take_less=is_last)
             why += differences_of_templates(returned_before, template)
             if not why:
-                recording = _Recording(Replay(seen), template, now)
-        progress.why, progress.last, progress.recording = why, (seen, template), recording
+                computed = ComputedNumbers.of(before, seen)
+                recording = _Recording(Replay(seen, computed), template, now)
+        progress.why, progress.last, progress.recording = why, (seen, template, now), recording
         progress.attempts = 0 if recording is not None else progress.attempts + 1
-        if why and not progress.counts_on_device and can_count_on_the_device(now.optimizers):
-            self._start_anew(progress, _ON_THE_DEVICE)
-            progress.counts_on_device = True
+        if why:
+            self._help(progress, now, followed)
         return returned
 
-    def _checked(self, progress: _Progress, recording: _Recording, call: _Call) -> R:
-        """Run the step and compare it with its recording."""
+    def _help(self, progress: _Progress, now: outside.Snapshot, followed: GroupNumbers) -> None:
+        """Begin anew where something can be done about optimizers whose steps are not the same."""
+        reasons = []
+        counts_on_device = progress.counts_on_device or can_count_on_the_device(now.optimizers)
+        if counts_on_device and not progress.counts_on_device:
+            reasons.append(_ON_THE_DEVICE)
+        if len(followed) > len(progress.followed):
+            reasons.append(f"{followed.names()} of an optimizer change: {_FOLLOWED}")
+        if reasons:
+            self._start_anew(progress, "; ".join(reasons))
+            progress.counts_on_device, progress.followed = counts_on_device, followed
+
+    def _checked(
+        self, progress: _Progress, recording: _Recording, call: _Call, *, may_differ: bool
+    ) -> R:
+        """Run the step and compare it with its recording.
+
+        It `may_differ` where a number in an optimizer's group is another one for the first time.
+        """
         returned, seen, template, now = self._run_observed(progress, call)
         if seen.is_disturbed:
             self._start_anew(progress, "a handler or another thread ran what the step recorded")
@@ -250,6 +314,9 @@ class Captured(Generic[P, R]):
             *comparison.differences(recording.replay.seen, seen, may_take_less=True),
             *differences_of_templates(recording.template, template),
         ]
+        if why and may_differ:
+            self._start_anew(progress, "; ".join(why))
+            return returned
         if why:
             replays = progress.replays
             progress.start_anew()
@@ -259,7 +326,9 @@ class Captured(Generic[P, R]):
                 expected="the same in each call; this one has run in Python, some before may not have fitted",
                 hint="pass to the step as an argument what changes",
             )
-        progress.recording = _Recording(Replay(seen), template, now)
+        before = recording.replay
+        computed = before.computed.confirmed_by(ComputedNumbers.of(before.seen, seen))
+        progress.recording = _Recording(Replay(seen, computed), template, now)
         progress.replays += 1
         return returned
 
@@ -270,20 +339,26 @@ class Captured(Generic[P, R]):
 
         A run that ends halfway leaves other gradients than a whole one: no other is compared with it.
         """
-        before = outside.Snapshot(self.step, call.given)
+        followed = progress.followed = progress.followed.still_there()
+        before = outside.Snapshot(self.step, call.given, followed)
         optimizers = before.optimizers if progress.counts_on_device else []
         if move_counts(optimizers):
-            before = outside.Snapshot(self.step, call.given)
+            before = outside.Snapshot(self.step, call.given, followed)
         try:
-            with counting_on_the_device(optimizers):
+            with (
+                counting_on_the_device(optimizers),
+                followed.traced(before.optimizers) as following,
+            ):
                 returned, seen, result_of = observed(
-                    lambda: call.of(self.step), call.tensors, before.gradients
+                    lambda: call.of(self.step), call.tensors, before.gradients, following
                 )
         except BaseException:  # an interrupt may be
             progress.start_anew()
             raise
-        after = outside.Snapshot(self.step, call.given)
-        if changed := outside.differences(before, after):
+        after = outside.Snapshot(self.step, call.given, followed)
+        changed = outside.differences(before, after)
+        changed += [f"`{key}` of an optimizer" for key in following.changed]
+        if changed:
             seen.objections.append(
                 f"it changes what a replay would not change: {'; '.join(changed[:_MOST_NAMED])}"
             )

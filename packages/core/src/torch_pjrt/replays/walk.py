@@ -10,7 +10,7 @@ import threading
 import weakref
 from array import array
 from collections import ChainMap, OrderedDict, UserDict, UserList, UserString, defaultdict, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Set
 from contextvars import ContextVar
 from enum import Enum
 from types import (
@@ -76,6 +76,8 @@ _NOT_IN_CALLS = frozenset(
     }
 )  # fmt: skip
 
+_NOTHING: Mapping[int, Set[str]] = MappingProxyType({})
+
 
 class Walk:
     """One walk.
@@ -83,9 +85,14 @@ class Walk:
     found     by name, what the step would find now: plain values, leaves, and where other objects were met.
     watched   the same for a quick look.
     optimizers     those that were met.
+
+    passed_over   by the ids of dictionaries, keys whose values are not looked at.
     """
 
-    def __init__(self, roots: Iterable[tuple[str, Any]]) -> None:
+    def __init__(
+        self, roots: Iterable[tuple[str, Any]], passed_over: Mapping[int, Set[str]] = _NOTHING
+    ) -> None:
+        self._passed_over = passed_over
         self.found: dict[str, Any] = {}
         self.watched = Watched()
         self.optimizers: list[torch.optim.Optimizer] = []
@@ -194,7 +201,12 @@ class Walk:
         items = list(dict.items(x) if isinstance(x, dict) else x.items())
         if type(x) is OrderedDict:
             items = list(x.items())  # in its own order
-        if type(x) in (dict, OrderedDict, defaultdict):
+        passed_over = self._passed_over.get(id(x), frozenset())
+        if passed_over:
+            kept = tuple([key for key, _ in items if key not in passed_over])
+            self.watched.chosen.append((x, kept))
+            self.watched.keyed.append(x)
+        elif type(x) in (dict, OrderedDict, defaultdict):
             self.watched.mappings.append(x)
             self.watched.keyed.append(x)
         elif isinstance(x, dict):  # whatever it has made of its methods
@@ -205,6 +217,8 @@ class Walk:
             repr(key) if isinstance(key, PLAIN) else "" for key, _ in items
         ]
         for i, (key, item) in enumerate(items):
+            if key in passed_over:
+                continue
             if isinstance(key, PLAIN):
                 self._add(f"{name}[{key!r}]", item)
             else:
