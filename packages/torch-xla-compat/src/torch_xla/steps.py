@@ -37,8 +37,10 @@ def sync(wait: bool = False, reset_scope: bool = True) -> None:
     torch_pjrt.sync()
     if wait:
         torch.accelerator.synchronize()
-    now, beside = _closures.now, _closures.beside
-    _closures.now, _closures.beside = [], []
+    now, beside = _closures.now[:], _closures.beside[:]
+    # The lists stay: a captured step would see others.
+    _closures.now.clear()
+    _closures.beside.clear()
     for closure in now:
         closure()
     if beside:
