@@ -3,6 +3,8 @@
 0                   none
 accelerate,...      these libraries, or rows of the table (`transformers.nan_filter`), only
 -lightning,...      all but these
+
+TORCH_PJRT_CAPTURE_STEPS=1: training steps of libraries are captured. Read when training begins.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from dataclasses import dataclass
 from torch_pjrt.errors import SettingError
 
 VARIABLE = "TORCH_PJRT_ECOSYSTEM"
+CAPTURE = "TORCH_PJRT_CAPTURE_STEPS"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,3 +48,11 @@ def read(known: Collection[str]) -> Filter:
             expected=f"0, or names to allow (`a,b`), or names to forbid (`-a,-b`), of {', '.join(known)}",
         )
     return Filter(allowed or None, forbidden)
+
+
+def captures_steps() -> bool:
+    """What TORCH_PJRT_CAPTURE_STEPS says: 1, or 0 as where it is not set; else `SettingError`."""
+    text = os.environ.get(CAPTURE, "").strip()
+    if text not in ("", "0", "1"):
+        raise SettingError(f"{CAPTURE} cannot be read.", saw=repr(text), expected="0 or 1")
+    return text == "1"

@@ -189,6 +189,14 @@ PATCHES = (
         "`torch.where(isfinite(loss), loss, average)` in `Trainer._run_epoch`",
     ),
     Patch(
+        "transformers.captured_steps",
+        ("transformers.trainer",),
+        "for_transformers.captured_steps:install",
+        "with `TORCH_PJRT_CAPTURE_STEPS=1`, `Trainer.training_step` is a captured step",
+        "the host records each forward and backward anew",
+        "`Trainer` lets one wrap forward and backward as one function",
+    ),
+    Patch(
         "transformers.masks",
         ("transformers.masking_utils",),
         "for_transformers.masks:install",

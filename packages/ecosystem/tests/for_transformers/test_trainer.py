@@ -2,35 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
-from small import Costs, model, rows
+from small import Classifier, Costs, collate, rows
 from torch_pjrt_ecosystem.placement import LeavesDevice
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
-
-
-class Classifier(nn.Module):
-    """A model as `Trainer` wants one: it gives its loss and its logits."""
-
-    def __init__(self, dropout: float = 0.0) -> None:
-        super().__init__()
-        self.net = model(dropout)
-
-    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
-        logits = self.net(x)
-        return {"loss": nn.functional.cross_entropy(logits.float(), labels), "logits": logits}
-
-
-def collate(given: Sequence[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
-    return {name: torch.stack([row[name] for row in given]) for name in given[0]}
 
 
 class Watch(TrainerCallback):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -23,6 +24,23 @@ def rows(n: int = 32) -> list[tuple[torch.Tensor, torch.Tensor]]:
         (torch.randn(8, generator=generator), torch.randint(4, (), generator=generator))
         for _ in range(n)
     ]
+
+
+class Classifier(nn.Module):
+    """A model as `Trainer` wants one: it gives its loss and its logits."""
+
+    def __init__(self, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.net = model(dropout)
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+        logits = self.net(x)
+        return {"loss": nn.functional.cross_entropy(logits.float(), labels), "logits": logits}
+
+
+def collate(given: Sequence[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+    """A batch of rows."""
+    return {name: torch.stack([row[name] for row in given]) for name in given[0]}
 
 
 @dataclass

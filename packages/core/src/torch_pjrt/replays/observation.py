@@ -316,7 +316,7 @@ def _note_gradients(
             replaced.append(tensor)
         else:
             _forget(seen, result, buffer)
-    seen.objections += gradients.end(replaced)
+    seen.objections += gradients.end(replaced, tensors)
 
 
 def _forget(seen: Observed, result: Result, buffer: Buffer) -> None:
@@ -349,13 +349,14 @@ def _prepared(
     """By the ids of their buffers, the positions of the arguments; and all buffers by their values' ids.
 
     Each buffer gets a value of its own. Values that came from the host know their range, and indices are
-    checked by it at the call: here the device has to check them, since a replay makes no calls.
+    checked by it at the call: here the device has to check them, since a replay makes no calls. Masks keep
+    their range: calls whose masks have another one have another recording.
     """
     positions: dict[int, int] = {}
     for position, tensor in enumerate(tensors):
         buffer = buffer_of(tensor)
         positions.setdefault(id(buffer), position)
-        if isinstance(buffer.value, Uploaded):
+        if isinstance(buffer.value, Uploaded) and range_of_mask(buffer) is None:
             _hold_alone(buffer)
     before = _buffers()
     for references in list(before.values()):
@@ -365,6 +366,14 @@ def _prepared(
                 before[id(alone)] = [reference]
         del references[1:]
     return positions, before
+
+
+def range_of_mask(buffer: Buffer) -> tuple[int, int] | None:
+    """The range of integers that came from the host, where all are 0 or 1."""
+    value = buffer.value if type(buffer) is Buffer else None
+    if isinstance(value, Uploaded) and value.range[0] >= 0 and value.range[1] <= 1:
+        return value.range
+    return None
 
 
 def _held(

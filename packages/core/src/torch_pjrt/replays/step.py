@@ -7,7 +7,8 @@ import threading
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, ParamSpec, TypeVar
+from functools import partial
+from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 import torch
 from torch.utils import _pytree as pytree
@@ -25,7 +26,7 @@ from torch_pjrt.replays.array_slots import Stale
 from torch_pjrt.replays.computed_numbers import ComputedNumbers
 from torch_pjrt.replays.group_numbers import GroupNumbers
 from torch_pjrt.replays.kinds import PLAIN
-from torch_pjrt.replays.observation import Observed, at_their_gradients, observed
+from torch_pjrt.replays.observation import Observed, at_their_gradients, observed, range_of_mask
 from torch_pjrt.replays.replay import Replay
 from torch_pjrt.replays.returned import Template, differences_of_templates, template_of
 from torch_pjrt.tensor.storage.buffer import buffer_of, is_pjrt, spec_and_offset
@@ -51,7 +52,17 @@ _ON_THE_DEVICE = (
 _MOST_NAMED = 4
 
 
-def capture(step: Callable[P, R]) -> Captured[P, R]:
+@overload
+def capture(step: Callable[P, R], *, required: bool = True) -> Captured[P, R]: ...
+
+
+@overload
+def capture(
+    step: None = None, *, required: bool = True
+) -> Callable[[Callable[P, R]], Captured[P, R]]: ...
+
+
+def capture(step: Any = None, *, required: bool = True) -> Any:
     """A function that does what `step` does, at the host's cost of launching its programs.
 
         >>> total = torch.zeros((), device="pjrt")
@@ -62,6 +73,7 @@ def capture(step: Callable[P, R]) -> Captured[P, R]:
     step     called with tensors on `pjrt` and anything that compares by `==`; returns tensors (in lists,
              tuples, dicts) on `pjrt` and Python values. It may change tensors that it closes over:
              parameters, optimizer state, gradients.
+    required if False, a step that a replay would not repeat runs as it is, with a warning that says why.
 
     The first call runs as always. The next ones are observed, until two in a row did the same; from then on
     calls are replayed: programs are launched on what the tensors hold by then, random numbers go on, and none
@@ -73,9 +85,12 @@ def capture(step: Callable[P, R]) -> Captured[P, R]:
 
     Raises `CaptureError`, before it runs anything, for a step that a replay would not repeat: one that reads
     values, makes tensors from the host, gives an operator a Python number that changes with each call,
-    changes plain attributes, keeps tensors that it made. Raises it also where such a thing is found later.
+    changes plain attributes, keeps tensors that it made. Raises it also where such a thing is found later,
+    whatever `required` is.
     """
-    return Captured(step)
+    if step is None:
+        return partial(capture, required=required)
+    return Captured(step, required)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -98,6 +113,7 @@ class _Progress:
     why        why the last observations were in vain.
     counts_on_device   optimizers that can are made to count on the device while the step runs.
     followed   numbers in optimizers' groups that have changed: they are followed, and computed anew.
+    is_refused   it was said that calls of this kind cannot be replayed.
     n_vain     how many recordings were given up since the last replay; `n_resting`: how many calls are not
                observed meanwhile.
     """
@@ -110,6 +126,7 @@ class _Progress:
     why: list[str] = field(default_factory=list)
     counts_on_device: bool = False
     followed: GroupNumbers = field(default_factory=GroupNumbers)
+    is_refused: bool = False
     n_vain: int = 0
     n_resting: int = 0
 
@@ -148,13 +165,15 @@ class _Call:
 class Captured(Generic[P, R]):
     """What `capture` returns.
 
+    required  whether a step that cannot be replayed is refused.
     replays   how many calls were replayed.
     restarts  why recordings were given up and made again, in words.
     """
 
-    def __init__(self, step: Callable[P, R]) -> None:
+    def __init__(self, step: Callable[P, R], required: bool = True) -> None:
         functools.update_wrapper(self, step, updated=())
         self.step = step
+        self.required = required
         self.replays = 0
         self.restarts: list[str] = []
         self._progress: dict[Any, _Progress] = {}
@@ -162,7 +181,7 @@ class Captured(Generic[P, R]):
 
     def __reduce__(self) -> Any:
         """A copy has the step's copy, and observes that anew."""
-        return Captured, (self.step,)
+        return Captured, (self.step, self.required)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """One call at a time: another thread's would change what is compared and replayed."""
@@ -176,7 +195,7 @@ class Captured(Generic[P, R]):
         key = (treespec, tuple([_look(x) for x in leaves]), _shared(tensors))
         progress = self._progress.setdefault(key, _Progress())
         call = _Call(args, kwargs, tensors, given)
-        recording = self._fitting(progress, given)
+        recording = self._fitting(progress, call)
         if recording is not None:
             floats = progress.followed.read() or ()
             is_known = recording.replay.computed.fit(floats)
@@ -191,36 +210,48 @@ class Captured(Generic[P, R]):
         progress.calls += 1
         if progress.calls == 1 or progress.is_resting():
             return self.step(*args, **kwargs)
-        if progress.attempts >= _MOST_ATTEMPTS:
-            raise CaptureError(
-                f"`{self._name()}` cannot be captured: a replay would not do what it does.",
-                saw="; ".join(progress.why),
-                expected="the same operators on the same tensors in each call, and no reads",
-                hint=hint_for(outside.Snapshot(self.step, given).optimizers) or _CHANGE,
-            )
-        return self._observed(progress, call)
+        if progress.attempts < _MOST_ATTEMPTS:
+            return self._observed(progress, call)
+        if self.required or not progress.is_refused:
+            self._refuse(progress, given)
+        return self.step(*args, **kwargs)
 
-    def _fitting(self, progress: _Progress, given: list[Any]) -> _Recording | None:
+    def _refuse(self, progress: _Progress, given: list[Any]) -> None:
+        """Raise, or warn once."""
+        refusal = CaptureError(
+            f"`{self._name()}` cannot be captured: a replay would not do what it does.",
+            saw="; ".join(progress.why),
+            expected="the same operators on the same tensors in each call, and no reads",
+            hint=hint_for(outside.Snapshot(self.step, given).optimizers) or _CHANGE,
+        )
+        if self.required:
+            raise refusal
+        progress.is_refused = True
+        warnings.warn(f"{refusal}\n  instead: it runs as it is", stacklevel=4)
+
+    def _fitting(self, progress: _Progress, call: _Call) -> _Recording | None:
         """The recording, if a replay would do what the step would."""
         recording = progress.recording
         if recording is None:
             return None
         before = recording.outside
-        if not before.holds(given):
-            now = outside.Snapshot(self.step, given, progress.followed)
+        if not before.holds(call.given):
+            now = outside.Snapshot(self.step, call.given, progress.followed)
             if changed := outside.differences(before, now):
                 self._start_anew(progress, "; ".join(changed))
                 progress.followed = progress.followed.with_changed(before.numbers, now.numbers)
                 return None
             now.gradients = before.gradients
             recording = progress.recording = replace(recording, outside=now)
-        if before.gradients.fit():
+        if before.gradients.fit(call.tensors):
             return recording
-        return self._at_other_gradients(progress, recording)
+        return self._at_other_gradients(progress, recording, call)
 
-    def _at_other_gradients(self, progress: _Progress, recording: _Recording) -> _Recording | None:
+    def _at_other_gradients(
+        self, progress: _Progress, recording: _Recording, call: _Call
+    ) -> _Recording | None:
         """The recording for gradients that are not its own; None if a replay cannot write to them."""
-        gradients = recording.outside.gradients.moved()
+        gradients = recording.outside.gradients.moved(call.tensors)
         seen = at_their_gradients(recording.replay.seen) if gradients is not None else None
         if seen is None or gradients is None:
             self._start_anew(progress, "gradients are there that were not, or are not that were")
@@ -392,6 +423,7 @@ def _look(x: Any) -> Any:
             )
         look: tuple[TensorSpec, int] = spec_and_offset(x)
         gradient = x.requires_grad and x.is_leaf and x.grad is not None
-        return (look, buffer_of(x).spec, x.requires_grad, x.is_leaf, gradient)
+        buffer = buffer_of(x)
+        return (look, buffer.spec, x.requires_grad, x.is_leaf, gradient, range_of_mask(buffer))
     hash(x)  # a TypeError here says which type
     return (x.__class__, repr(x) if isinstance(x, (float, complex)) else x)  # zeros have signs
