@@ -57,9 +57,7 @@ def capture(step: Callable[P, R], *, required: bool = True) -> Captured[P, R]: .
 
 
 @overload
-def capture(
-    step: None = None, *, required: bool = True
-) -> Callable[[Callable[P, R]], Captured[P, R]]: ...
+def capture(*, required: bool = True) -> Callable[[Callable[P, R]], Captured[P, R]]: ...
 
 
 def capture(step: Any = None, *, required: bool = True) -> Any:
