@@ -10,9 +10,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._prims_common.wrappers import _resize_output_check
 
 from torch_pjrt.overloads import aten
 from torch_pjrt.tensor.recording import record
+from torch_pjrt.tensor.storage.mixed_devices import refuse_mixed
 
 #   operator                      which numbers it takes
 VALID: dict[Any, Callable[..., bool]] = {
@@ -39,4 +41,17 @@ def _kernel(op: Any, is_valid: Callable[..., bool]) -> Callable[..., Any]:
     return kernel
 
 
-KERNELS: dict[Any, Any] = {op: _kernel(op, is_valid) for op, is_valid in VALID.items()}
+def bernoulli_out(
+    self: torch.Tensor, *, generator: torch.Generator | None = None, out: torch.Tensor
+) -> torch.Tensor:
+    """As the CPU's: `out` is resized and filled in place, so it may be of integers."""
+    refuse_mixed(aten.bernoulli.out, (self, out), {})
+    if _resize_output_check(out, self.shape):  # which warns if there were elements
+        out.resize_(self.shape)
+    return out.bernoulli_(self, generator=generator)
+
+
+KERNELS: dict[Any, Any] = {
+    **{op: _kernel(op, is_valid) for op, is_valid in VALID.items()},
+    aten.bernoulli.out: bernoulli_out,
+}

@@ -11,6 +11,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
+from torch._prims_common.wrappers import _resize_output_check
 
 from torch_pjrt import operators
 from torch_pjrt.graph.tape import Value
@@ -31,8 +32,9 @@ from torch_pjrt.tensor.storage import counts
 from torch_pjrt.tensor.storage.buffer import buffer_of, spec_and_offset, wrap
 from torch_pjrt.tensor.storage.counts import Count, is_data_dependent, recent
 from torch_pjrt.tensor.storage.mixed_devices import refuse_mixed
+from torch_pjrt.tensor.storage.overlap import share_memory
 from torch_pjrt.tensor.storage.transfer import download, host_view
-from torch_pjrt.tensor.storage.view import true_look
+from torch_pjrt.tensor.storage.view import resize_as, true_look
 
 Tensor = torch.Tensor
 
@@ -299,11 +301,27 @@ def bincount(self: Tensor, weights: Tensor | None = None, minlength: int = 0) ->
     return with_count(padded, 0, count)
 
 
+def _into(op: Any, functional: Any) -> Any:
+    """The kernel of `op`, which writes what `functional` gives into `out=`, with its new size."""
+
+    def kernel(*args: Any, out: Tensor) -> Tensor:
+        result = functional(*args) if not share_memory([out], args) else None
+        if result is None or (out.dtype, out.device) != (result.dtype, result.device):
+            return record.call(op, args, {"out": out})  # which raises
+        if _resize_output_check(out, result.shape):  # which warns if there were elements
+            resize_as(out, result.shape, result.stride())
+        return out.copy_(result)
+
+    return kernel
+
+
 KERNELS: dict[Any, Any] = {
     aten._unique2.default: _unique2,
     aten.bincount.default: bincount,
     aten.masked_select.default: masked_select,
+    aten.masked_select.out: _into(aten.masked_select.out, aten.masked_select.default),
     aten.nonzero.default: nonzero,
+    aten.nonzero.out: _into(aten.nonzero.out, aten.nonzero.default),
     aten.repeat_interleave.Tensor: repeat_interleave,
     aten.unique_consecutive.default: unique_consecutive,
     aten.unique_dim.default: unique_dim,
