@@ -211,8 +211,8 @@ def test_what_an_argument_holds_is_seen():
 def test_masks_of_another_range_have_another_recording() -> None:
     """What the host knows of a mask is part of a recording: here that its indices fit."""
     table = torch.tensor([[1.0, 2.0]]).to("pjrt")
-    step = torch_pjrt.capture(lambda index: table[index] * 2)
-    none, some = torch.zeros(3, dtype=torch.int64), torch.tensor([0, 1, 0])
+    step = torch_pjrt.capture(lambda index: table[index[0]] * 2)
+    none, some = torch.zeros(1, 3, dtype=torch.int64), torch.tensor([[0, 1, 0]])
     for _ in range(6):
         assert step(none.to("pjrt")).cpu().tolist() == [[2.0, 4.0]] * 3
     assert step.replays >= 3

@@ -113,19 +113,21 @@ class GroupNumbers:
                 before = group[key]
                 n = len(_floats_in(before))
                 mine, traced = traced[:n], traced[n:]
-                group[key] = ours = tuple(mine) if before.__class__ is tuple else mine[0]
+                ours = tuple(mine) if before.__class__ is tuple else mine[0]
                 put.append((group, key, before, ours))
+                group[key] = ours
             with _noting(following, optimizers):
                 yield following
         finally:
             following.comparisons.are_over = True
             for group, key, before, ours in put:
-                if group.get(key) is ours:
+                now = group.get(key)
+                if now is ours:
                     group[key] = before
-                else:
+                elif now is not before:
                     following.changed.append(key)
                     if key in group:
-                        group[key] = _plain(group[key])
+                        group[key] = _plain(now)
 
 
 @dataclass(slots=True)

@@ -36,6 +36,10 @@ if TYPE_CHECKING:
     from torch_pjrt.compile.programs import Program
 
 
+# Positions and labels have one: each of their ranges would have a recording.
+_FEWEST_DIMS_OF_MASK = 2
+
+
 @dataclass(frozen=True, slots=True)
 class Argument:
     """The buffer of the tensor at this position among the call's tensors."""
@@ -369,11 +373,11 @@ def _prepared(
 
 
 def range_of_mask(buffer: Buffer) -> tuple[int, int] | None:
-    """The range of integers that came from the host, where all are 0 or 1."""
+    """The range of integers in two or more dims that came from the host, where all are 0 or 1."""
     value = buffer.value if type(buffer) is Buffer else None
-    if isinstance(value, Uploaded) and value.range[0] >= 0 and value.range[1] <= 1:
-        return value.range
-    return None
+    if not isinstance(value, Uploaded) or len(value.spec.shape) < _FEWEST_DIMS_OF_MASK:
+        return None
+    return value.range if value.range[0] >= 0 and value.range[1] <= 1 else None
 
 
 def _held(

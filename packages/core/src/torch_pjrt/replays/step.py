@@ -7,7 +7,6 @@ import threading
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 import torch
@@ -87,7 +86,7 @@ def capture(step: Any = None, *, required: bool = True) -> Any:
     whatever `required` is.
     """
     if step is None:
-        return partial(capture, required=required)
+        return functools.partial(capture, required=required)
     return Captured(step, required)
 
 
@@ -165,7 +164,7 @@ class Captured(Generic[P, R]):
 
     required  whether a step that cannot be replayed is refused.
     replays   how many calls were replayed.
-    restarts  why recordings were given up and made again, in words.
+    restarts  why recordings were given up and made again, in words: the last hundred times.
     """
 
     def __init__(self, step: Callable[P, R], required: bool = True) -> None:
@@ -202,7 +201,7 @@ class Captured(Generic[P, R]):
                     return self._replayed(progress, recording, tensors, floats)
                 recording.replay.let_go(tensors)
             except Stale as stale:
-                self._start_anew(progress, str(stale))
+                self._give_up(progress, str(stale))
             else:
                 return self._checked(progress, recording, call, may_differ=not is_known)
         progress.calls += 1
@@ -210,22 +209,22 @@ class Captured(Generic[P, R]):
             return self.step(*args, **kwargs)
         if progress.attempts < _MOST_ATTEMPTS:
             return self._observed(progress, call)
-        if self.required or not progress.is_refused:
-            self._refuse(progress, given)
+        if self.required:
+            raise self._refusal(progress, given)
+        if not progress.is_refused:
+            progress.is_refused = True
+            warnings.warn(
+                f"{self._refusal(progress, given)}\n  instead: it runs as it is", stacklevel=3
+            )
         return self.step(*args, **kwargs)
 
-    def _refuse(self, progress: _Progress, given: list[Any]) -> None:
-        """Raise, or warn once."""
-        refusal = CaptureError(
+    def _refusal(self, progress: _Progress, given: list[Any]) -> CaptureError:
+        return CaptureError(
             f"`{self._name()}` cannot be captured: a replay would not do what it does.",
             saw="; ".join(progress.why),
             expected="the same operators on the same tensors in each call, and no reads",
             hint=hint_for(outside.Snapshot(self.step, given).optimizers) or _CHANGE,
         )
-        if self.required:
-            raise refusal
-        progress.is_refused = True
-        warnings.warn(f"{refusal}\n  instead: it runs as it is", stacklevel=4)
 
     def _fitting(self, progress: _Progress, call: _Call) -> _Recording | None:
         """The recording, if a replay would do what the step would."""
@@ -236,7 +235,7 @@ class Captured(Generic[P, R]):
         if not before.holds(call.given):
             now = outside.Snapshot(self.step, call.given, progress.followed)
             if changed := outside.differences(before, now):
-                self._start_anew(progress, "; ".join(changed))
+                self._give_up(progress, "; ".join(changed))
                 progress.followed = progress.followed.with_changed(before.numbers, now.numbers)
                 return None
             now.gradients = before.gradients
@@ -252,7 +251,7 @@ class Captured(Generic[P, R]):
         gradients = recording.outside.gradients.moved(call.tensors)
         seen = at_their_gradients(recording.replay.seen) if gradients is not None else None
         if seen is None or gradients is None:
-            self._start_anew(progress, "gradients are there that were not, or are not that were")
+            self._give_up(progress, "gradients are there that were not, or are not that were")
             return None
         recording.replay.release()
         now = recording.outside.with_gradients(gradients)
@@ -264,18 +263,22 @@ class Captured(Generic[P, R]):
         self.restarts.append(why)
         del self.restarts[:-_MOST_RESTARTS_KEPT]
         progress.start_anew()
+
+    def _give_up(self, progress: _Progress, why: str) -> None:
+        """Start anew for something that the step saw; after some such recordings that were in vain, rest."""
+        self._start_anew(progress, why)
         progress.n_vain += 1
         if progress.n_vain >= _MOST_ATTEMPTS:
             progress.rest()
-            if progress.n_vain == _MOST_ATTEMPTS:
-                warnings.warn(
-                    f"`{self._name()}` was recorded {_MOST_ATTEMPTS} times and never replayed: in each next "
-                    "call it saw something else. From now on most calls run it as it is.\n"
-                    f"  saw: {why}\n"
-                    "  expected: the same in each call\n"
-                    "  hint: pass to the step as an argument what changes",
-                    stacklevel=4,
-                )
+        if progress.n_vain == _MOST_ATTEMPTS:
+            warnings.warn(
+                f"`{self._name()}` was recorded {_MOST_ATTEMPTS} times and never replayed: in each next call "
+                "it saw something else. From now on most calls run it as it is.\n"
+                f"  saw: {why}\n"
+                "  expected: the same in each call\n"
+                "  hint: pass to the step as an argument what changes",
+                stacklevel=4,
+            )
 
     def _replayed(
         self,
@@ -344,7 +347,7 @@ class Captured(Generic[P, R]):
             *differences_of_templates(recording.template, template),
         ]
         if why and may_differ:
-            self._start_anew(progress, "; ".join(why))
+            self._give_up(progress, "; ".join(why))
             return returned
         if why:
             replays = progress.replays
