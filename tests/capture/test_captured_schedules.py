@@ -196,9 +196,14 @@ def _decays_more(optimizer: torch.optim.Optimizer, i: int) -> None:
     optimizer.param_groups[0]["weight_decay"] = 0.5 - i / 64
 
 
-def _becomes_a_tensor(optimizer: torch.optim.Optimizer, i: int) -> None:
+def _becomes_whole(optimizer: torch.optim.Optimizer, i: int) -> None:
     for group in optimizer.param_groups:
         group["weight_decay"] = 1 / (i + 2) if i < N_CHANGES else 1
+
+
+def _one_becomes_whole(optimizer: torch.optim.Optimizer, i: int) -> None:
+    _halved(optimizer, i)
+    _becomes_whole(optimizer, i)
 
 
 def _is_loaded(optimizer: torch.optim.Optimizer, i: int) -> None:
@@ -222,7 +227,8 @@ def _is_no_number(optimizer: torch.optim.Optimizer, i: int) -> None:
 CHANGES = {
     "two groups whose rates part": _diverges,
     "weight decay of one group": _decays_more,
-    "a float that becomes an int": _becomes_a_tensor,
+    "a float that becomes an int": _becomes_whole,
+    "one of two floats that becomes an int": _one_becomes_whole,
     "loaded state": _is_loaded,
     "another group": _gets_another_group,
     "zeros and no number": _is_no_number,

@@ -240,6 +240,11 @@ class Captured(Generic[P, R]):
                 return None
             now.gradients = before.gradients
             recording = progress.recording = replace(recording, outside=now)
+        if progress.followed.read() is None:
+            self._give_up(
+                progress, f"{progress.followed.names()} of an optimizer are no floats any more"
+            )
+            return None
         if before.gradients.fit(call.tensors):
             return recording
         return self._at_other_gradients(progress, recording, call)
@@ -371,7 +376,9 @@ class Captured(Generic[P, R]):
 
         A run that ends halfway leaves other gradients than a whole one: no other is compared with it.
         """
-        followed = progress.followed = progress.followed.still_there()
+        followed = progress.followed.still_there()
+        if len(followed) < len(progress.followed):
+            progress.followed, progress.last = followed, None
         before = outside.Snapshot(self.step, call.given, followed)
         optimizers = before.optimizers if progress.counts_on_device else []
         if move_counts(optimizers):
