@@ -19,11 +19,13 @@ import torch
 
 import torch_pjrt
 from doc_pages import PAGES, Block, blocks, name
+from torch_pjrt.session import session
 from torch_pjrt.testing.quick import quick_options
 
 WITH_CODE = [page for page in PAGES if any(b.info.startswith("python") for b in blocks(page))]
 # Blocks are code of a module: Dynamo imports it, to look up globals.
 MODULE = "__docs__"
+COUNTED = ("operators", "program runs", "compiled", "syncs", "fallbacks", "tokens", "of them")
 NUMBER = r"\d[\d,]*(?:\.\d+)?(?:e-?\d+)?"
 
 
@@ -39,6 +41,7 @@ def as_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
     settings = {f.name: getattr(config, f.name) for f in dataclasses.fields(config)}
     precision = torch.get_float32_matmul_precision()
     torch.manual_seed(0)
+    session.forget()  # a page's process has counted nothing
     config.compile_options = {**config.compile_options, **quick_options()}
     yield
     cloudpickle.unregister_pickle_by_value(module)
@@ -66,6 +69,11 @@ def without_numbers(text: str) -> list[str]:
     return [re.sub(r"\s+", " ", line).strip() for line in text.strip().splitlines()]
 
 
+def counts_in(text: str) -> list[tuple[str, str]]:
+    """What is counted, and how often: the same in each run, as times and values are not."""
+    return re.findall(rf"(?<![.\d])(\d[\d,]*) ({'|'.join(COUNTED)})\b", text)
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("page", WITH_CODE, ids=name)
@@ -76,6 +84,7 @@ def test_page_runs(page: Path) -> None:
         _, _, more = block.info.partition(" ")
         if block.info == "text output":
             assert without_numbers(printed) == without_numbers(block.text), block.number
+            assert counts_in(printed) == counts_in(block.text), block.number
         elif not block.info.startswith("python") or more.startswith("not-run:"):
             continue
         elif more.startswith("raises:"):
