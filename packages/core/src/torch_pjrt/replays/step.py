@@ -74,9 +74,10 @@ def capture(step: Any = None, *, required: bool = True) -> Any:
 
     The first call runs as always. The next ones are observed, until two in a row did the same; from then on
     calls are replayed: programs are launched on what the tensors hold by then, random numbers go on, and none
-    of the step's Python runs. Arguments of another shape, dtype or value, another mode of a module, a
-    learning rate or another plain value that the step can see, a replaced parameter: each is noticed, and
-    the step is run and observed again. From time to time it is run and compared with its recording.
+    of the step's Python runs. Arguments of another shape, dtype or value, another mode of a module, a plain
+    value that the step can see, a replaced parameter: each is noticed, and the step is run and observed
+    again. Learning rates and other numbers of optimizers may change: once they have, replays compute with
+    the new ones. From time to time the step is run and compared with its recording.
 
     Tensors that a replay returns need no gradients; versions (`_version`) of tensors do not count replays.
 
