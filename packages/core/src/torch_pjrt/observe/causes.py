@@ -111,12 +111,10 @@ def _action(frame: FrameType) -> str:
 
 
 def _named(code: CodeType, offset: int) -> str | None:
-    """What the instruction at `offset` asks of a tensor."""
+    """What the instruction at `offset` asks of a tensor; that may be in the call's cache, behind it."""
     before: list[dis.Instruction] = []
     for instruction in dis.get_instructions(code):
-        if (
-            instruction.offset > offset
-        ):  # where Python calls Python, `offset` may be in the call's cache
+        if instruction.offset > offset:
             break
         before.append(instruction)
     if not before:

@@ -21,7 +21,7 @@ from torch.optim import optimizer as optimizers  # type: ignore[attr-defined]
 
 from torch_pjrt.interrupts.quiet import quiet
 from torch_pjrt.replays.gradients import Gradients
-from torch_pjrt.replays.group_numbers import GroupNumbers, numbers_of
+from torch_pjrt.replays.group_numbers import GroupNumbers, is_same, numbers_of
 from torch_pjrt.replays.walk import Walk
 from torch_pjrt.replays.watched import CHANGES
 from torch_pjrt.run import sync
@@ -107,7 +107,7 @@ _NOTHING = object()
 
 def _same(x: Any, y: Any) -> bool:
     if x.__class__ is float and y.__class__ is float:
-        return repr(x) == repr(y)  # zeros have signs, and no NaN equals another
+        return is_same(x, y)
     return x is y or (x.__class__ is y.__class__ and bool(x == y or (x != x and y != y)))
 
 

@@ -195,9 +195,13 @@ class Captured(Generic[P, R]):
         call = _Call(args, kwargs, tensors, given)
         recording = self._fitting(progress, call)
         if recording is not None:
-            floats = progress.followed.read() or ()
-            is_known = recording.replay.computed.fit(floats)
             try:
+                floats = progress.followed.read()
+                if floats is None:
+                    raise Stale(
+                        f"{progress.followed.names()} of an optimizer are no floats any more"
+                    )
+                is_known = recording.replay.computed.fit(floats)
                 if is_known and not _is_time_to_check(progress.replays):
                     return self._replayed(progress, recording, tensors, floats)
                 recording.replay.let_go(tensors)
@@ -241,11 +245,6 @@ class Captured(Generic[P, R]):
                 return None
             now.gradients = before.gradients
             recording = progress.recording = replace(recording, outside=now)
-        if progress.followed.read() is None:
-            self._give_up(
-                progress, f"{progress.followed.names()} of an optimizer are no floats any more"
-            )
-            return None
         if before.gradients.fit(call.tensors):
             return recording
         return self._at_other_gradients(progress, recording, call)
