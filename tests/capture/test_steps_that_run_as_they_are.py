@@ -45,3 +45,18 @@ def test_step_that_is_not_required_to_be_captured_runs_as_it_is() -> None:
     assert results == [1, 2, 3, 4, 5, 6, 7, 8]
     assert len(said) == 1
     assert step.replays == 0
+
+
+def test_what_is_said_of_many_and_long_changes_is_short() -> None:
+    names: dict[str, Any] = {"seen": {"key": 0}, "n": 0, "x": torch.zeros(3).to("pjrt")}
+    exec("def step(y):\n    x.add_(y)\n    return seen is None", names)
+    step = torch_pjrt.capture(names["step"])
+    y = torch.ones(3).to("pjrt")
+
+    with pytest.warns(UserWarning, match=r"(?s)never replayed.*; \d+ more") as warned:
+        for i in range(40):
+            names["seen"] = {f"key{i}.{k}": "long" * 1000 for k in range(100)}
+            step(y)
+
+    assert len(str(warned[0].message)) < 2000
+    assert max(map(len, step.restarts)) < 1500

@@ -49,6 +49,8 @@ _HOOKS = {
     if name.startswith("_global_") and isinstance(hooks, dict)
 }
 _NO_NUMBERS = GroupNumbers()
+# So many characters are shown of a value that changed.
+_LONGEST_SHOWN = 120
 
 
 class Snapshot:
@@ -96,13 +98,18 @@ def differences(before: Snapshot, after: Snapshot) -> list[str]:
     """In words, what is another than before."""
     x, y = before.found, after.found
     return [
-        f"`{name}` was {x.get(name, 'not there')}, is {y.get(name, 'not there')}"
+        f"`{name}` was {_shown(x.get(name, 'not there'))}, is {_shown(y.get(name, 'not there'))}"
         for name in {**x, **y}
         if not _same(x.get(name, _NOTHING), y.get(name, _NOTHING))
     ]
 
 
 _NOTHING = object()
+
+
+def _shown(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."
 
 
 def _same(x: Any, y: Any) -> bool:

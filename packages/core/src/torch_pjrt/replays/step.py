@@ -47,7 +47,7 @@ _ON_THE_DEVICE = (
     "the optimizer counts its steps on the host: from now on it counts on the device meanwhile, "
     "as with capturable=True"
 )
-# So many of the changes that a step makes are named.
+# So many of the things that changed, or that a step changes, are named.
 _MOST_NAMED = 4
 
 
@@ -226,7 +226,7 @@ class Captured(Generic[P, R]):
     def _refusal(self, progress: _Progress, given: list[Any]) -> CaptureError:
         return CaptureError(
             f"`{self._name()}` cannot be captured: a replay would not do what it does.",
-            saw="; ".join(progress.why),
+            saw=_in_words(progress.why),
             expected="the same operators on the same tensors in each call, and no reads",
             hint=hint_for(outside.Snapshot(self.step, given).optimizers) or _CHANGE,
         )
@@ -240,7 +240,7 @@ class Captured(Generic[P, R]):
         if not before.holds(call.given):
             now = outside.Snapshot(self.step, call.given, progress.followed)
             if changed := outside.differences(before, now):
-                self._give_up(progress, "; ".join(changed))
+                self._give_up(progress, _in_words(changed))
                 progress.followed = progress.followed.with_changed(before.numbers, now.numbers)
                 return None
             now.gradients = before.gradients
@@ -352,14 +352,14 @@ class Captured(Generic[P, R]):
             *differences_of_templates(recording.template, template),
         ]
         if why and may_differ:
-            self._give_up(progress, "; ".join(why))
+            self._give_up(progress, _in_words(why))
             return returned
         if why:
             replays = progress.replays
             progress.start_anew()
             raise CaptureError(
                 f"`{self._name()}` does something else now than its recording, after {replays} replays.",
-                saw="; ".join(why),
+                saw=_in_words(why),
                 expected="the same in each call; this one has run in Python, some before may not have fitted",
                 hint="pass to the step as an argument what changes",
             )
@@ -399,7 +399,7 @@ class Captured(Generic[P, R]):
         changed += [f"`{key}` of an optimizer" for key in following.changed]
         if changed:
             seen.objections.append(
-                f"it changes what a replay would not change: {'; '.join(changed[:_MOST_NAMED])}"
+                f"it changes what a replay would not change: {_in_words(changed)}"
             )
         after.gradients = before.gradients
         template = template_of(returned, seen, result_of, call.tensors)
@@ -407,6 +407,11 @@ class Captured(Generic[P, R]):
 
     def _name(self) -> str:
         return getattr(self, "__name__", type(self.step).__name__)
+
+
+def _in_words(reasons: Sequence[str]) -> str:
+    left_out = len(reasons) - _MOST_NAMED
+    return "; ".join([*reasons[:_MOST_NAMED], *([f"{left_out} more"] if left_out > 0 else [])])
 
 
 def _is_time_to_check(replays: int) -> bool:
