@@ -40,9 +40,9 @@ class CapturedSteps:
     """
 
     def __init__(self, trainer: Any) -> None:
-        from accelerate import Accelerator
-        from accelerate.optimizer import AcceleratedOptimizer
-        from accelerate.state import GradientState
+        from accelerate import Accelerator  # pyright: ignore[reportMissingImports]
+        from accelerate.optimizer import AcceleratedOptimizer  # pyright: ignore[reportMissingImports]
+        from accelerate.state import GradientState  # pyright: ignore[reportMissingImports]
 
         self._trainer = trainer
         self._stand_in = as_read(trainer, (Accelerator, AcceleratedOptimizer, GradientState))
