@@ -2,7 +2,7 @@
 
 Left out is what C leaves undefined: floats out of the range of an integer dtype, infinite ones and nan. Of
 nan the payload is not compared. Numbers that are subnormal in bfloat16, float32 or float64 are left out, too:
-XLA may take them for 0. float8 kinds that XLA has no equal of are refused in words.
+XLA may take them for 0. Dtypes that no array has are refused in words.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ DTYPES = (
     *(torch.uint16, torch.uint32, torch.uint64),
     *(torch.float16, torch.bfloat16, torch.float32, torch.float64),
     *(torch.float8_e4m3fn, torch.float8_e5m2),
+    *(torch.float8_e4m3fnuz, torch.float8_e5m2fnuz, torch.float8_e8m0fnu),
     *(torch.complex64, torch.complex128, torch.complex32),
 )
-REFUSED = (torch.float8_e4m3fnuz, torch.float8_e5m2fnuz, torch.float8_e8m0fnu)
+REFUSED = (torch.float4_e2m1fn_x2, torch.uint4, torch.int2, torch.bits8)
 
 FLOATS = [
     *(0.0, -0.0, 0.5, -0.5, 1.0, -1.0, 1.5, 2.5),

@@ -154,10 +154,10 @@ def test_complex_numbers_compute_as_on_cpu() -> None:
 
 
 def test_dtype_that_xla_lacks_is_refused_by_name_at_the_call() -> None:
-    with pytest.raises(TypeError, match="float8_e8m0fnu"):
-        torch.empty(2, dtype=torch.float8_e8m0fnu, device="pjrt")
-    with pytest.raises(NotImplementedError, match="float8_e8m0fnu"):
-        torch.ops.aten.ones.default([2], dtype=torch.float8_e8m0fnu, device="pjrt")
+    with pytest.raises(TypeError, match="float4_e2m1fn_x2"):
+        torch.empty(2, dtype=torch.float4_e2m1fn_x2, device="pjrt")
+    with pytest.raises(NotImplementedError, match="Float4_e2m1fn_x2"):
+        torch.ops.aten.ones.default([2], dtype=torch.float4_e2m1fn_x2, device="pjrt")
 
 
 def test_a_quotient_of_a_quotient_is_rounded_to_halves_as_on_cpu() -> None:

@@ -41,7 +41,10 @@ _JAX: dict[torch.dtype, np.dtype] = {
     torch.complex64: np.dtype(np.complex64),
     torch.complex128: np.dtype(np.complex128),
     torch.float8_e4m3fn: np.dtype(ml_dtypes.float8_e4m3fn),
+    torch.float8_e4m3fnuz: np.dtype(ml_dtypes.float8_e4m3fnuz),
     torch.float8_e5m2: np.dtype(ml_dtypes.float8_e5m2),
+    torch.float8_e5m2fnuz: np.dtype(ml_dtypes.float8_e5m2fnuz),
+    torch.float8_e8m0fnu: np.dtype(ml_dtypes.float8_e8m0fnu),
 }
 _TORCH: dict[np.dtype, torch.dtype] = {
     jax_: torch_ for torch_, jax_ in _JAX.items() if torch_ is not torch.complex32
@@ -51,7 +54,10 @@ _TORCH: dict[np.dtype, torch.dtype] = {
 CARRIED_AS: dict[torch.dtype, torch.dtype] = {
     torch.bfloat16: torch.uint16,
     torch.float8_e4m3fn: torch.uint8,
+    torch.float8_e4m3fnuz: torch.uint8,
     torch.float8_e5m2: torch.uint8,
+    torch.float8_e5m2fnuz: torch.uint8,
+    torch.float8_e8m0fnu: torch.uint8,
 }
 
 # What arrays hold in place of these on a device without 64-bit types.

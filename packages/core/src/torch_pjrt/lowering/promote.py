@@ -24,6 +24,7 @@ Array = jax.Array
 Number = bool | int | float | complex
 
 _E4M3 = dtypes.to_jax(torch.float8_e4m3fn) if dtypes.is_supported(torch.float8_e4m3fn) else None
+_E8M0 = dtypes.to_jax(torch.float8_e8m0fnu) if dtypes.is_supported(torch.float8_e8m0fnu) else None
 _LARGEST_E4M3 = 448
 # Whether this PyTorch gives the largest number for what float8_e4m3fn has no room for; once it gave nan.
 _SATURATES = bool(torch.tensor(1e4).to(torch.float8_e4m3fn).float() == _LARGEST_E4M3)
@@ -128,6 +129,8 @@ def as_dtype(x: Any, dtype: np.dtype) -> Array:
     """
     if dtype == _E4M3 and _SATURATES:
         x = _within_e4m3(x)
+    if dtype == _E8M0:
+        return _power_of_two(x)
     if isinstance(x, (jax.Array, jax.core.Tracer)):
         if x.dtype == dtype and not x.weak_type:
             return x
@@ -150,9 +153,26 @@ def _within_e4m3(x: Any) -> Any:
     if x.dtype == _E4M3 or x.dtype == np.bool_:
         return x
     real = x.real if jnp.issubdtype(x.dtype, np.complexfloating) else x
+    if x.dtype.itemsize == 1 and x.dtype.kind == "V":  # other kinds of float8, which may lack 448
+        real = jax.lax.convert_element_type(real, np.float32)
     least = max(-_LARGEST_E4M3, jnp.iinfo(x.dtype).min) if x.dtype.kind in "iu" else -_LARGEST_E4M3
     most = min(_LARGEST_E4M3, jnp.iinfo(x.dtype).max) if x.dtype.kind in "iu" else _LARGEST_E4M3
     return jnp.clip(real, jnp.asarray(least, real.dtype), jnp.asarray(most, real.dtype))
+
+
+def _power_of_two(x: Any) -> Array:
+    """`x` as float8_e8m0fnu: the nearest power of two, of two the even one, of the number without its sign.
+
+    As PyTorch makes it; XLA gives nan for what is negative, and for 0, for which PyTorch gives the least.
+    """
+    if isinstance(x, (jax.Array, jax.core.Tracer)) and x.dtype == _E8M0:
+        return x
+    number = jax.lax.bitcast_convert_type(as_dtype(x, np.dtype(np.float32)), np.uint32)
+    exponent, rest = (number >> 23) & 0xFF, number & 0x7FFFFF
+    half = np.uint32(0x400000)
+    is_more = (rest > half) | ((rest == half) & (exponent > 0))
+    exponent = jnp.where(is_more & (exponent < 0xFF), exponent + 1, exponent)
+    return jax.lax.bitcast_convert_type(exponent.astype(np.uint8), _E8M0)
 
 
 def opmath(dtype: np.dtype) -> np.dtype:

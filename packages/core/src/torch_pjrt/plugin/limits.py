@@ -32,7 +32,10 @@ _ELEMENTS: dict[torch.dtype, str] = {
     torch.complex64: "complex<f32>",
     torch.complex128: "complex<f64>",
     torch.float8_e4m3fn: "f8E4M3FN",
+    torch.float8_e4m3fnuz: "f8E4M3FNUZ",
     torch.float8_e5m2: "f8E5M2",
+    torch.float8_e5m2fnuz: "f8E5M2FNUZ",
+    torch.float8_e8m0fnu: "f8E8M0FNU",
 }
 
 

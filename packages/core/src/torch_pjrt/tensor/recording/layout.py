@@ -226,7 +226,9 @@ def _is_iterated(op: Any, specs: Sequence[TensorSpec], results: Any) -> bool:
 
 
 def _computed_in(specs: Sequence[TensorSpec]) -> torch.dtype:
-    return reduce(torch.promote_types, [spec.dtype for spec in specs])
+    """Bools promote nothing, and PyTorch promotes no float8 with them: `where` of some has a condition."""
+    found = {spec.dtype for spec in specs}
+    return reduce(torch.promote_types, found - {torch.bool} or found)
 
 
 def _of_attention_backward(
