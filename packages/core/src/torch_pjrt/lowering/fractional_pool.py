@@ -34,11 +34,11 @@ def _positions(sample: Array, size: int, kernel: int, count: int) -> Array:
     """
     dtype = sample.dtype
     step = np.asarray(size - kernel, dtype) / np.asarray(max(count - 1, 1), dtype)
-    numbers = jnp.arange(count - 1, dtype=dtype)
+    numbers = jnp.arange(max(count - 1, 0), dtype=dtype)
     from_sample = lax.expand_dims(sample, (1,))
     starts = ((numbers + from_sample) * step).astype(np.int64)
     starts = starts - (from_sample * step).astype(np.int64)
-    last = jnp.full((sample.shape[0], 1), size - kernel, np.int64)
+    last = jnp.full((sample.shape[0], min(count, 1)), size - kernel, np.int64)
     starts = jnp.concatenate([starts, last], 1)
     within = jnp.arange(kernel, dtype=np.int64)
     return (starts[:, :, None] + within).reshape(sample.shape[0], count * kernel)

@@ -8,7 +8,7 @@ A signature is learnt once, and numbers are not part of it. So what is suspiciou
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -68,10 +68,24 @@ def _no_deviation_of(self: torch.Tensor, mean: float = 0, std: float = 1, **_: A
     return not std >= 0
 
 
+def _no_convolution(
+    input: Any,
+    weight: Any,
+    bias: Any,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    *_: Any,
+    **__: Any,
+) -> bool:
+    return min(*stride, *dilation) < 1 or min(padding) < 0
+
+
 #   functional overload                 when a call is suspicious
 SUSPICIOUS: dict[Any, Suspicion] = {
     aten.bernoulli.p: lambda self, p=0.5, **_: not 0 <= p <= 1,
     aten.celu.default: lambda self, alpha=1, **_: alpha == 0,
+    aten.convolution.default: _no_convolution,
     aten.div.Scalar_mode: _by_zero,
     aten.div.Tensor_mode: _by_zero,
     aten.fill.Scalar: _too_large,

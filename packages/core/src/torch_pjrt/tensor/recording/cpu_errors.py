@@ -2,7 +2,8 @@
 
 Meta functions check less than CPU kernels do, and word some errors differently. So a call that is seen
 for the first time is tried by the CPU kernel on tensors that look like its arguments, and what that
-raises is raised. Larger tensors are tried only where the meta function has refused the call already.
+raises is raised. Larger tensors are tried only where the meta function has refused the call already, or is
+known to check too little.
 """
 
 from __future__ import annotations
@@ -18,7 +19,25 @@ from torch_pjrt.tensor.recording.argument_binding import mapped
 from torch_pjrt.tensor.storage.buffer import buffer_of, spec_and_offset
 
 _SMALL = 1 << 16  # elements: a trial of a call that the meta function accepts
-_LARGE = 1 << 26  # elements: a trial of a call that it refuses
+_LARGE = 1 << 26  # elements: a trial of a call that it refuses, or of one that it says little of
+
+# Their meta functions accept what the CPU refuses, by dtypes, shapes or numbers.
+_META_CHECKS_LITTLE = frozenset(
+    (
+        "aten::_histogramdd_bin_edges",
+        "aten::aminmax",
+        "aten::as_strided_scatter",
+        "aten::bucketize",
+        "aten::complex",
+        "aten::fractional_max_pool2d",
+        "aten::fractional_max_pool3d",
+        "aten::index_add",
+        "aten::index_add_",
+        "aten::masked_scatter",
+        "aten::masked_scatter_",
+        "aten::multinomial",
+    )
+)
 
 
 # What made-up values cannot suit: sizes are among them, or they are all that is looked at.
@@ -46,8 +65,9 @@ class _TooLarge(Exception):
 
 def check_small(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Raise what the CPU kernel raises, if the arguments are small. Returns whether they are."""
+    largest = _LARGE if op._schema.name in _META_CHECKS_LITTLE else _SMALL
     try:
-        error = _tried(op, args, kwargs, _SMALL)
+        error = _tried(op, args, kwargs, largest)
     except _TooLarge:
         return False
     try:
