@@ -45,6 +45,11 @@ class TestSome(TestCase):
 
 SEEN = []
 instantiate_device_type_tests(TestSome, globals())
+
+class TestMore(TestCase):
+    def test_of_a_later_class_differs_everywhere(self, device): self.fail(device)
+
+instantiate_device_type_tests(TestMore, globals())
 """
 
 WHAT_COMES_OF_THEM = {
@@ -52,6 +57,7 @@ WHAT_COMES_OF_THEM = {
     "test_agrees_pjrt_int64": Outcome.PASSED,
     "test_differs_here_pjrt": Outcome.FAILED,
     "test_differs_everywhere_pjrt": Outcome.SKIPPED,
+    "test_of_a_later_class_differs_everywhere_pjrt": Outcome.SKIPPED,
     "test_of_others_pjrt": Outcome.SKIPPED,
     "test_expected_to_fail_pjrt": Outcome.PASSED,
     "test_ends_its_process_pjrt": Outcome.CRASHED,
