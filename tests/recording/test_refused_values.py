@@ -86,6 +86,12 @@ CASES: dict[str, tuple[Callable[[Make, Any], Any], Any, Any]] = {
     ),
     "uniform_": (lambda t, v: t([0.0, 0.0]).uniform_(*v), (0, 1), (2, 1)),
     "uniform_ over too much": (lambda t, v: t([0.0, 0.0]).uniform_(*v), (0, 1), (-3e38, 3e38)),
+    "uniform_ to infinity": (lambda t, v: t([0.0, 0.0]).uniform_(*v), (0, 1), (0, float("inf"))),
+    "uniform_ of doubles": (
+        lambda t, v: t([0.0, 0.0], dtype=torch.float64).uniform_(*v),
+        (0, 1),
+        (-1.7e308, 1.7e308),
+    ),
     "uniform_ of halves": (
         lambda t, v: t([0.0, 0.0], dtype=HALF).uniform_(*v),
         (0, 1),

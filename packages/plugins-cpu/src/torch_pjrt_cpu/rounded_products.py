@@ -5,6 +5,9 @@ rounded: its maximum, say. Where both should be equal the difference is then a r
 is no harm to small numbers. But a rounding of 1e12 is 65536, whose exponential is infinite: softmax would
 give nan, and so would what somebody writes by hand with `max`, `sort`, `topk` or `logsumexp`. So such a
 product is passed through a choice that changes nothing, and that LLVM cannot look through.
+
+So are the two of `a * a - b * b`, which is 0 where `a` is `b` or `-b`. Below 0 it has no square root: windows
+of Kaiser would begin and end with nan.
 """
 
 from __future__ import annotations
@@ -104,7 +107,8 @@ def round_first(module: Any) -> None:
             continue
         made_of = made_of or _MadeOf(operations)
         x, y = operation.operands
-        if made_of.any_of(y, products[0]) or made_of.any_of(x, products[1]):
+        of_squares = operation.name == "stablehlo.subtract" and _is_square(x) and _is_square(y)
+        if of_squares or made_of.any_of(y, products[0]) or made_of.any_of(x, products[1]):
             for position, found in enumerate(products):
                 if found:
                     _pass_through_choice(operation, position)
@@ -112,6 +116,16 @@ def round_first(module: Any) -> None:
 
 def _is_real(value: Value) -> bool:
     return is_inexact(value) and not isinstance(value.type.element_type, ir.ComplexType)
+
+
+def _is_square(value: Value) -> bool:
+    """Whether it is a number times itself, spread or not."""
+    owner = value.owner
+    while not isinstance(owner, ir.Block) and owner.name in _SHAPES:
+        owner = owner.operands[0].owner
+    if isinstance(owner, ir.Block) or owner.name != "stablehlo.multiply":
+        return False
+    return owner.operands[0] == owner.operands[1]
 
 
 def _pass_through_choice(operation: Operation, position: int) -> None:

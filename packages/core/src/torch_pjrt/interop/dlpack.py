@@ -38,6 +38,14 @@ def _capsule(
 
     if tensor.requires_grad:
         raise BufferError("Can't export tensors that require gradient, use tensor.detach()")
+    if tensor.dtype is torch.complex32:
+        raise BufferError(
+            "The device holds complex32 as complex64: export tensor.to(torch.complex64)"
+        )
+    if dl_device is not None:
+        kind = int(dl_device[0])
+        if kind != dlpack.DLDeviceType.kDLCPU and kind != _device(tensor)[0]:
+            raise BufferError(f"Unsupported device_type: {kind}")
     array = to_jax(tensor)
     if len(array.sharding.device_set) > 1:
         if not array.is_fully_replicated:

@@ -192,9 +192,11 @@ def _bags(given: Given) -> Iterator[RangeCheck]:
     """Rows of the table, and where each bag begins."""
     weight, indices, offsets = given["weight"], given["indices"], given["offsets"]
     n, n_indices, mode, at = weight.shape[0], indices.shape[0], given.get("mode", 0), ref(indices)
+    # The CPU's fast kernel has a text of its own; these, and a row that counts for nothing, it does not take.
+    is_slow = mode == _MAX or weight.dtype == torch.float64 or given.get("padding_idx", -1) >= 0
 
     def no_row(index: int) -> Exception:
-        if mode == _MAX:
+        if is_slow:
             return RuntimeError(
                 "embedding_bag: Expected idx >= 0 && idx < num_embeddings but found idx to be "
                 f"{index}"
@@ -219,7 +221,7 @@ def _bags(given: Given) -> Iterator[RangeCheck]:
     def decreasing(_: int) -> Exception:
         return RuntimeError(not_true("i < index_size"))
 
-    if indices.ndim == 1 and is_pjrt(offsets) and len(offsets):
+    if indices.ndim == offsets.ndim == 1 and is_pjrt(offsets) and len(offsets):
         if mode != _MAX and len(offsets) > 1:
             lengths = offsets[1:] - offsets[:-1]
             yield RangeCheck(lengths, 0, torch.iinfo(offsets.dtype).max, decreasing)

@@ -1,4 +1,4 @@
-"""Python numbers that an operator refuses: looked at in each call.
+"""Python numbers that an operator refuses, and dtypes that its meta function takes: looked at in each call.
 
 A signature is learnt once, and numbers are not part of it. So what is suspicious in a number is a row of
 `SUSPICIOUS`, and the CPU's kernel is tried with what raises it. Distributions in place are in
@@ -57,7 +57,8 @@ def _by_zero(self: Any, other: Any, *, rounding_mode: str | None = "floor", **_:
 def _no_range(self: torch.Tensor, low: float = 0, high: float = 1, **named: Any) -> bool:
     low, high, dtype = named.get("from", low), named.get("to", high), self.dtype
     fit = low <= high and _fits(low, dtype) and _fits(high, dtype)
-    return not (fit and _fits(float(high) - low, dtype))
+    width = float(high) - low  # infinite if float64 cannot hold it
+    return not (fit and math.isfinite(width) and _fits(width, dtype))
 
 
 def _no_deviation(mean: Any, std: float = 1, *_: Any, **__: Any) -> bool:
@@ -81,8 +82,14 @@ def _no_convolution(
     return min(*stride, *dilation) < 1 or min(padding) < 0
 
 
+def _in_halves(self: torch.Tensor, *_: Any, **__: Any) -> bool:
+    return self.dtype is torch.complex32
+
+
 #   functional overload                 when a call is suspicious
 SUSPICIOUS: dict[Any, Suspicion] = {
+    aten._fft_c2c.default: _in_halves,
+    aten._fft_c2r.default: _in_halves,
     aten.bernoulli.p: lambda self, p=0.5, **_: not 0 <= p <= 1,
     aten.celu.default: lambda self, alpha=1, **_: alpha == 0,
     aten.convolution.default: _no_convolution,

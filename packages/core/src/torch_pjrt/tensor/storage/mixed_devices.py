@@ -44,6 +44,9 @@ SAME_DEVICE = frozenset(
 # PyTorch leaves the comparison out in this form alone.
 _UNLIKE_THEIR_KIND = (aten.clamp_max.Tensor_out, aten.clamp_min.Tensor_out)
 
+# A list plus a tensor without dims, which has to be where the list is.
+_LIST_AND_NUMBER = (aten._foreach_add.Tensor, aten._foreach_add_.Tensor)
+
 # They take a number on the CPU, though PyTorch does not tag them as computing each element on its own.
 TAKES_NUMBER = frozenset(
     (
@@ -119,6 +122,8 @@ def refuse_mixed(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None
             raise mismatch(tensor.device)
         if argument in WHOLE.get(name, ()):
             continue
+        if op in _LIST_AND_NUMBER and not tensor.ndim:
+            raise RuntimeError(f"scalar tensor expected to be on pjrt:0 but is on {tensor.device}")
         if tensor.ndim or not _may_be_number(op, name, argument):
             raise mismatch(tensor.device)
         numbers += name not in TAKES_NUMBERS
