@@ -17,7 +17,7 @@ from torch_pjrt.testing.results import read_results
 pytestmark = pytest.mark.slow("file")
 
 TESTS = """
-import os, time, unittest
+import os, time, unittest, warnings
 import torch
 from torch.testing._internal.common_device_type import dtypes, instantiate_device_type_tests, onlyCUDA
 from torch.testing._internal.common_utils import TestCase
@@ -39,6 +39,14 @@ class TestSome(TestCase):
     def test_hangs(self, device): time.sleep(60)
     def test_last(self, device): pass
     def test_next(self, device): SEEN.append(device)
+    def test_found_late(self, device):
+        if "pjrt" in device: torch.ones(5, device=device)[torch.tensor([0, 9], device=device) * 1]
+    def test_next_to_what_is_found_late(self, device):
+        self.assertEqual(torch.ones(3, device=device).sum().item(), 3)
+    def test_that_counts_warnings(self, device):
+        with warnings.catch_warnings(record=True) as said:
+            warnings.warn("one")
+        self.assertEqual(len(said), 1)
     def test_of_what_is_compiled_quickly(self, device):
         self.assertFalse("pjrt" in device and "optimization_level=0" in os.environ.get("XLA_FLAGS", ""))
     def test_what_others_left(self, device): self.assertFalse("pjrt" in device and SEEN)
@@ -58,6 +66,9 @@ WHAT_COMES_OF_THEM = {
     "test_differs_here_pjrt": Outcome.FAILED,
     "test_differs_everywhere_pjrt": Outcome.SKIPPED,
     "test_of_a_later_class_differs_everywhere_pjrt": Outcome.SKIPPED,
+    "test_found_late_pjrt": Outcome.FAILED,
+    "test_next_to_what_is_found_late_pjrt": Outcome.PASSED,
+    "test_that_counts_warnings_pjrt": Outcome.PASSED,
     "test_of_others_pjrt": Outcome.SKIPPED,
     "test_expected_to_fail_pjrt": Outcome.PASSED,
     "test_ends_its_process_pjrt": Outcome.CRASHED,

@@ -89,17 +89,19 @@ def _shepherd(
 def _run_unit(file: Path, names: list[str], timeout_s: float) -> Iterator[Result | NotLoaded]:
     waiting = list(names)
     while waiting:
+        ended_its_child: Result | None = None
         for result in _run_until_crash(file, tuple(waiting), timeout_s):
             if isinstance(result, NotLoaded):
                 yield result
                 return
             waiting.pop(0)
-            ended_its_child = result.outcome in (Outcome.CRASHED, Outcome.HUNG)
-            if ended_its_child:
-                yield _tried_alone(file, result, timeout_s)
+            if result.outcome in (Outcome.CRASHED, Outcome.HUNG):
+                ended_its_child = result
             else:
                 failed = result.outcome is Outcome.FAILED
                 yield _compiled_well(file, result, timeout_s) if failed else result
+        if ended_its_child is not None:  # a child that hung is gone by now
+            yield _tried_alone(file, ended_its_child, timeout_s)
 
 
 def _compiled_well(file: Path, result: Result, timeout_s: float) -> Result:

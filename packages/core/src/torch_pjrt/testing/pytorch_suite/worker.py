@@ -19,6 +19,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TextIO
 
+import torch
+
+from torch_pjrt.run.deferred_checks import pending
 from torch_pjrt.testing.child import answers
 from torch_pjrt.testing.pytorch_suite.outcomes import Outcome, in_a_line
 
@@ -101,10 +104,15 @@ def run(module: ModuleType, name: str) -> dict[str, Any]:
 def _run_alone(module: ModuleType, name: str) -> _OneResult:
     """One test, with its class set up and taken down."""
     cls, _, method = name.partition(".")
-    result = _OneResult()
+    result, test = _OneResult(), getattr(module, cls)(method)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        unittest.TestSuite([getattr(module, cls)(method)]).run(result)
+        warnings.simplefilter("default")  # as `unittest` does: some tests count warnings
+        unittest.TestSuite([test]).run(result)
+        for _ in pending():  # what the device finds late is not the next test's
+            try:
+                torch.pjrt.synchronize()  # type: ignore[attr-defined]
+            except Exception:
+                result.addError(test, sys.exc_info())
     return result
 
 
@@ -121,8 +129,6 @@ def _on_cpu(module: ModuleType, name: str) -> str | None:
 def _work(out: TextIO) -> None:
     faulthandler.enable()
     warnings.simplefilter("ignore")
-    import torch  # noqa: F401  registers the device
-
     module: ModuleType | None = None
 
     def say(answer: Any) -> None:
