@@ -64,4 +64,18 @@ GAPS: tuple[Gap, ...] = (
         "never",
         "a gradient that is sparse is refused on a device (docs/sparse-tensors.md)",
     ),
+    Gap(
+        "test_spectral_ops::*.test_fft_type_promotion_pjrt_float16 "
+        "test_spectral_ops::*.test_fft_type_promotion_pjrt_complex32 "
+        "test_spectral_ops::*.test_fft_round_trip_pjrt_float16 "
+        "test_spectral_ops::*.test_fft_round_trip_pjrt_complex32 "
+        "test_spectral_ops::*.test_fftn_noop_transform_pjrt_float16",
+        "never",
+        "FFTs of halves, which cuFFT has, and the CPU refuses in the same words",
+    ),
+    Gap(
+        "test_sort_and_select::*.test_stable_sort_against_numpy_pjrt_*",
+        "never",
+        "an index on the CPU for a tensor on the device; where the device is CUDA, the test ends before",
+    ),
 )
