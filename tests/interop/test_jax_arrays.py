@@ -210,6 +210,17 @@ def test_capsules_of_both_kinds_can_be_read() -> None:
     assert x.__dlpack_device__() == (dlpack.DLDeviceType.kDLCPU, 0)
 
 
+def test_what_dlpack_has_no_word_for_is_refused() -> None:
+    x = torch.arange(3.0, device="pjrt")
+
+    with pytest.raises(BufferError, match="Unsupported device_type: 16"):
+        x.__dlpack__(dl_device=(dlpack.DLDeviceType.kDLHexagon, 0))
+    with pytest.raises(BufferError, match="Unsupported device_type: 2"):
+        x.__dlpack__(dl_device=(dlpack.DLDeviceType.kDLCUDA, 0))
+    with pytest.raises(BufferError, match="holds complex32 as complex64"):
+        dlpack.to_dlpack(x.to(torch.complex32))  # type: ignore[attr-defined]
+
+
 def test_what_others_export_can_be_brought_to_the_device() -> None:
     for other in (np.arange(3.0), jnp.arange(3.0), torch.arange(3.0)):
         assert torch.from_dlpack(other, device="pjrt").tolist() == [0, 1, 2]

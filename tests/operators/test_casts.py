@@ -114,3 +114,15 @@ def test_500_is_in_float8_what_this_pytorch_makes_of_it() -> None:
     x = torch.tensor([500.0, -500.0])
 
     assert bits(x.to("pjrt").to(torch.float8_e4m3fn).cpu()) == bits(x.to(torch.float8_e4m3fn))
+
+
+@pytest.mark.parametrize("dtype", [d for d in DTYPES if d.itemsize == 1], ids=str)
+def test_numbers_of_eight_bits_are_chosen_and_moved(dtype: torch.dtype) -> None:
+    def moved(device: str) -> list[object]:
+        x = of(dtype).to(device)
+        condition = torch.arange(len(x), device=device) % 2 == 0
+        chosen = torch.where(condition, x, x[:1])
+        joined = torch.cat([x, chosen, torch.zeros_like(x)])
+        return bits(joined[torch.arange(0, len(joined), 3, device=device)].cpu())
+
+    assert moved("pjrt") == moved("cpu")

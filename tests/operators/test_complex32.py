@@ -109,6 +109,20 @@ def test_what_the_cpu_refuses_is_refused(function: Callable[[torch.Tensor], torc
         function(numbers("pjrt"))
 
 
+@pytest.mark.parametrize("size", [8, 1 << 17])
+@pytest.mark.parametrize("function", [torch.fft.fft, torch.fft.irfft])
+def test_ffts_are_refused_whatever_the_size_is(
+    function: Callable[[torch.Tensor], torch.Tensor], size: int
+) -> None:
+    x = torch.ones(size, dtype=torch.complex32)
+    with pytest.raises(RuntimeError) as theirs:
+        function(x)
+
+    with pytest.raises(RuntimeError) as ours:
+        function(x.to("pjrt"))
+    assert str(ours.value) == str(theirs.value)
+
+
 def test_its_array_is_complex64() -> None:
     array = torch_pjrt.to_jax(numbers("pjrt"))
 

@@ -47,6 +47,8 @@ CALLS: dict[str, Callable[[Tensor, Make], Tensor]] = {
     "put": lambda x, i: x.put(i([99]), x[0, :1]),
     "embedding": lambda x, i: F.embedding(i([[0, 3]]), x),
     "embedding below zero": lambda x, i: F.embedding(i([-1]), x),
+    "embedding_bag of doubles": lambda x, i: F.embedding_bag(i([0, -1]), x.double(), i([0, 1])),
+    "embedding_bag ignoring": lambda x, i: F.embedding_bag(i([0, 9]), x, i([0]), padding_idx=1),
     "nll_loss": lambda x, i: F.nll_loss(x, i([0, 4, 1])),
     "cross_entropy": lambda x, i: F.cross_entropy(x, i([0, -1, 4]), weight=x[0]),
     "cross_entropy ignoring": lambda x, i: F.cross_entropy(x, i([-7, 4, -7]), ignore_index=-7),

@@ -65,10 +65,15 @@ def _device(tensor: torch.Tensor) -> Any:
     from torch_pjrt.client.client import client
 
     chip = client().chip
-    kinds = {"cpu": dlpack.DLDeviceType.kDLCPU, "gpu": dlpack.DLDeviceType.kDLCUDA}
-    if chip.platform not in kinds:
-        raise BufferError(f"DLPack has no name for the device `{chip.platform}`: use tensor.cpu()")
-    return kinds[chip.platform], chip.local_hardware_id or 0
+    kinds = {
+        "cpu": dlpack.DLDeviceType.kDLCPU,
+        "gpu": dlpack.DLDeviceType.kDLCUDA,
+        "rocm": dlpack.DLDeviceType.kDLROCM,
+    }
+    platform = "rocm" if "rocm" in chip.client.platform_version.lower() else chip.platform
+    if platform not in kinds:
+        raise BufferError(f"DLPack has no name for the device `{platform}`: use tensor.cpu()")
+    return kinds[platform], chip.local_hardware_id or 0
 
 
 def _for_pjrt(replacement: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:

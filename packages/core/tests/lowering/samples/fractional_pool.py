@@ -40,6 +40,9 @@ ROWS: list[tuple[Any, Any, torch.Tensor, list[int], list[int], torch.Tensor]] = 
     (two, two_backward, normal(2, 3, 8, 9, dtype=F64), [2, 2], [5, 5], uniform(2, 3, 2, dtype=F64)),
     (three, three_backward, normal(2, 3, 6, 7, 8), [2, 2, 3], [3, 4, 2], uniform(2, 3, 3)),
     (three, three_backward, normal(3, 6, 7, 8), [2, 2, 3], [3, 1, 2], uniform(1, 3, 3)),
+    # no windows
+    (two, two_backward, normal(2, 3, 7, 7), [2, 2], [0, 1], uniform(2, 3, 2)),
+    (three, three_backward, normal(2, 3, 6, 7, 8), [2, 2, 3], [1, 0, 1], uniform(2, 3, 3)),
     # more samples than planes
     (two, two_backward, normal(3, 7, 7), [2, 2], [1, 3], uniform(2, 3, 2)),
     (two, two_backward, normal(2, 3, 7, 7), [2, 2], [1, 3], uniform(3, 3, 2)),

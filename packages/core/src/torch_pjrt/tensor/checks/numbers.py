@@ -79,7 +79,7 @@ def _no_convolution(
     *_: Any,
     **__: Any,
 ) -> bool:
-    return min(*stride, *dilation) < 1 or min(padding) < 0
+    return min((*stride, *dilation), default=1) < 1 or min(padding, default=0) < 0
 
 
 def _in_halves(self: torch.Tensor, *_: Any, **__: Any) -> bool:
