@@ -22,7 +22,7 @@ DTYPES = (
     *(torch.float8_e4m3fnuz, torch.float8_e5m2fnuz, torch.float8_e8m0fnu),
     *(torch.complex64, torch.complex128, torch.complex32),
 )
-REFUSED = (torch.float4_e2m1fn_x2, torch.uint4, torch.int2, torch.bits8)
+REFUSED = (torch.float4_e2m1fn_x2, torch.bits8)
 
 FLOATS = [
     *(0.0, -0.0, 0.5, -0.5, 1.0, -1.0, 1.5, 2.5),

@@ -20,6 +20,8 @@ DTYPES = (
 
 
 class Holder(nn.Module):
+    values: torch.Tensor
+
     def __init__(self, values: torch.Tensor) -> None:
         super().__init__()
         self.register_buffer("values", values)

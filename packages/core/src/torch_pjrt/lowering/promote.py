@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import jax.core
 import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
 import torch
 
@@ -24,7 +25,7 @@ Array = jax.Array
 Number = bool | int | float | complex
 
 _E4M3 = dtypes.to_jax(torch.float8_e4m3fn) if dtypes.is_supported(torch.float8_e4m3fn) else None
-_E8M0 = dtypes.to_jax(torch.float8_e8m0fnu) if dtypes.is_supported(torch.float8_e8m0fnu) else None
+_E8M0 = np.dtype(ml_dtypes.float8_e8m0fnu)
 _LARGEST_E4M3 = 448
 # Whether this PyTorch gives the largest number for what float8_e4m3fn has no room for; once it gave nan.
 _SATURATES = bool(torch.tensor(1e4).to(torch.float8_e4m3fn).float() == _LARGEST_E4M3)
