@@ -5,7 +5,7 @@ import time
 import numpy as np
 import pytest
 
-from torch_pjrt_spmd.autoshard.solver import FORBIDDEN, Infeasible, Problem, solve
+from torch_pjrt_spmd.autoshard.solver import FORBIDDEN, Infeasible, Problem, solve, solving
 from torch_pjrt_spmd.autoshard.solver.arrays import arrays_of
 from torch_pjrt_spmd.autoshard.solver.contraction import Contraction
 from torch_pjrt_spmd.autoshard.solver.core import core_of
@@ -88,7 +88,22 @@ def infeasible() -> Problem:
     )  # fmt: skip
 
 
-def test_where_pairs_and_memory_together_leave_nothing_it_is_infeasible():
+@pytest.mark.parametrize("seed", range(60))
+def test_what_is_small_is_decided_without_threads(seed, monkeypatch):
+    monkeypatch.setattr(solving, "_run", None)
+    problem = scattered(seed)
+    least = by_trying_all(problem)
+
+    if least is None:
+        with pytest.raises(Infeasible) as caught:
+            solve(problem, SECONDS)
+        assert caught.value.proven
+    else:
+        assert solve(problem, SECONDS).failure is None
+
+
+def test_where_pairs_and_memory_together_leave_nothing_it_is_infeasible(monkeypatch):
+    monkeypatch.setattr(solving, "_run", None)  # no variables are left: nothing to search
     with pytest.raises(Infeasible) as caught:
         solve(infeasible(), SECONDS)
     assert caught.value.proven

@@ -33,6 +33,8 @@ def is_small(core: Core) -> bool:
 def try_all(core: Core, seconds: float) -> Tried:
     """The cheapest choice within the limits, if the time suffices to try all that may be cheaper."""
     deadline = time.monotonic() + seconds
+    if (core.limits < 0).any():  # the least that each variable uses is too much
+        return Tried(None, is_all=True)
     sizes, count = core.sizes().tolist(), core.variables
     costs = [
         core.costs[a:b].tolist() for a, b in zip(core.offsets[:-1], core.offsets[1:], strict=True)

@@ -63,7 +63,7 @@ def solve(
     failure = failure or next(iter(work.failures), None)
     if found is None:
         try:
-            if failure is not None:
+            if failure is not None and not work.incumbent.is_impossible:
                 raise failure
         finally:
             del failure  # its traceback holds this frame, and with it the problem
