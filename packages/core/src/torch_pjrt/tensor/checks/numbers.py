@@ -1,4 +1,4 @@
-"""Python numbers that an operator refuses, and dtypes that its meta function takes: looked at in each call.
+"""Python numbers that an operator refuses: looked at in each call.
 
 A signature is learnt once, and numbers are not part of it. So what is suspicious in a number is a row of
 `SUSPICIOUS`, and the CPU's kernel is tried with what raises it. Distributions in place are in
@@ -8,7 +8,7 @@ A signature is learnt once, and numbers are not part of it. So what is suspiciou
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -69,30 +69,10 @@ def _no_deviation_of(self: torch.Tensor, mean: float = 0, std: float = 1, **_: A
     return not std >= 0
 
 
-def _no_convolution(
-    input: Any,
-    weight: Any,
-    bias: Any,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    *_: Any,
-    **__: Any,
-) -> bool:
-    return min((*stride, *dilation), default=1) < 1 or min(padding, default=0) < 0
-
-
-def _in_halves(self: torch.Tensor, *_: Any, **__: Any) -> bool:
-    return self.dtype is torch.complex32
-
-
 #   functional overload                 when a call is suspicious
 SUSPICIOUS: dict[Any, Suspicion] = {
-    aten._fft_c2c.default: _in_halves,
-    aten._fft_c2r.default: _in_halves,
     aten.bernoulli.p: lambda self, p=0.5, **_: not 0 <= p <= 1,
     aten.celu.default: lambda self, alpha=1, **_: alpha == 0,
-    aten.convolution.default: _no_convolution,
     aten.div.Scalar_mode: _by_zero,
     aten.div.Tensor_mode: _by_zero,
     aten.fill.Scalar: _too_large,

@@ -9,6 +9,7 @@ known to check too little.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -40,6 +41,31 @@ _META_CHECKS_LITTLE = frozenset(
 )
 
 
+def _in_halves(self: torch.Tensor, *_: Any, **__: Any) -> bool:
+    return self.dtype is torch.complex32
+
+
+def _no_convolution(
+    input: Any,
+    weight: Any,
+    bias: Any,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    *_: Any,
+    **__: Any,
+) -> bool:
+    return min((*stride, *dilation), default=1) < 1 or min(padding, default=0) < 0
+
+
+# Meta functions accept these calls, the CPU refuses them before it makes anything, however large.
+_REFUSED_SOON: dict[str, Callable[..., bool]] = {
+    "aten::_fft_c2c": _in_halves,
+    "aten::_fft_c2r": _in_halves,
+    "aten::convolution": _no_convolution,
+}
+
+
 # What made-up values cannot suit: sizes are among them, or they are all that is looked at.
 _VALUES_DECIDE = frozenset(
     (
@@ -63,6 +89,20 @@ class _TooLarge(Exception):
     pass
 
 
+def check_accepted(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], results: Any) -> None:
+    """Raise what the CPU kernel raises for a call that the meta function accepts, giving `results`."""
+    is_refused = _REFUSED_SOON.get(op._schema.name)
+    if is_refused is not None and is_refused(*args, **kwargs):
+        raise_if_refused(op, args, kwargs)
+    elif not _is_much(results):  # which little may give, too
+        check_small(op, args, kwargs)
+
+
+def _is_much(results: Any) -> bool:
+    flat = results if isinstance(results, (list, tuple)) else (results,)
+    return sum(t.numel() for t in flat if isinstance(t, torch.Tensor)) > _LARGE
+
+
 def check_small(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Raise what the CPU kernel raises, if the arguments are small. Returns whether they are."""
     largest = _LARGE if op._schema.name in _META_CHECKS_LITTLE else _SMALL
@@ -76,12 +116,6 @@ def check_small(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     finally:
         del error  # its traceback holds this frame, and with it the arguments
     return True
-
-
-def gives_much(results: Any) -> bool:
-    """Whether a call that the meta function accepts gives too much to be tried, from however little."""
-    flat = results if isinstance(results, (list, tuple)) else (results,)
-    return sum(t.numel() for t in flat if isinstance(t, torch.Tensor)) > _LARGE
 
 
 def raise_if_refused(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

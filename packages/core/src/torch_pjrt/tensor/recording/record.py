@@ -28,9 +28,9 @@ from torch_pjrt.settings import settings
 from torch_pjrt.tensor.recording import cpu_generators, decompose, foreach, whole_lists
 from torch_pjrt.tensor.recording.argument_binding import BoundCall, is_tensor, mapped
 from torch_pjrt.tensor.recording.cpu_errors import (
+    check_accepted,
     check_overlap,
     check_small,
-    gives_much,
     has_cpu_kernel,
     raise_as_on_cpu,
 )
@@ -215,8 +215,8 @@ def learn(
         # An accelerator's operator, which the CPU lacks.
         results = results_of_rule(plan.functional, lowering, call)
     else:
-        if not is_own and not gives_much(results):
-            check_small(plan.op, args, kwargs)
+        if not is_own:
+            check_accepted(plan.op, args, kwargs, results)
         if lowering is not None and plan.functional in _META_IS_WRONG:
             results = results_of_rule(plan.functional, lowering, call)
     outs, dropped = _specs(laid_out(plan.functional, call.given, call.specs, results))
