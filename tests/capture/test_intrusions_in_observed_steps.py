@@ -18,6 +18,7 @@ import pytest
 import torch
 
 import torch_pjrt
+from hangs import HANGS_S
 from intrusions import intruding
 from torch_pjrt.errors import CaptureError
 from torch_pjrt.every_object import every
@@ -187,7 +188,7 @@ def test_threads_that_train_do_not_change_what_a_step_is_captured_as() -> None:
             counting = Counting()
             target = torch.zeros(3, device="pjrt")
             counting.run(5)
-            ready.wait(60)
+            ready.wait(HANGS_S)
             while not stop.is_set():
                 counting.run()
                 target.copy_(torch.full((3,), float(counting.n)))
@@ -200,7 +201,7 @@ def test_threads_that_train_do_not_change_what_a_step_is_captured_as() -> None:
     thread.start()
     steps = [Counting() for _ in range(20)]
     try:
-        ready.wait(60)
+        ready.wait(HANGS_S)
         for counting in steps:
             counting.run(10)
     finally:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from hangs import HANGS_S
 from torch_pjrt import DeviceLoader
 
 
@@ -33,7 +34,7 @@ class Counter:
 
 def fetched_ahead(counter: Counter, n: int) -> None:
     """Wait until the thread has taken so many batches."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + HANGS_S
     while counter.state["given"] < n:
         assert time.monotonic() < deadline
         time.sleep(0.01)

@@ -69,7 +69,7 @@ class OnDevice(Dataset):
 
 torch.ones(1, device="pjrt")
 try:
-    list(DataLoader(OnDevice(), num_workers=1, timeout=60))
+    list(DataLoader(OnDevice(), num_workers=1, timeout=600))
 except RuntimeError as error:
     print("refused:", type(error).__name__, error)
 """,

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import warm
+from hangs import HANGS_S
 from torch_pjrt.testing.child import environment
 
 KINDS = (
@@ -29,7 +30,6 @@ KINDS = (
     "random",
     "reparameterization",
 )
-LIMIT_S = 240  # most take a tenth of it
 
 
 @pytest.mark.slow("rows")
@@ -37,7 +37,7 @@ LIMIT_S = 240  # most take a tenth of it
 def test_operators_end_on_extreme_numbers_as_on_the_cpu(kind: str) -> None:
     script = str(Path(__file__).parents[1] / "helpers" / "extreme_numbers.py")
     try:
-        done = warm.run([script, kind], environment(quick=True), timeout=LIMIT_S)
+        done = warm.run([script, kind], environment(quick=True), timeout=HANGS_S)
     except subprocess.TimeoutExpired:
         pytest.fail(
             f"{kind}: an operator did not end; `{sys.executable} {script} {kind}` says which"

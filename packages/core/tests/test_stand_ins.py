@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from hangs import HANGS_S
 from torch_pjrt.stand_ins import StandIn
 
 ROOT = Path(__file__).parents[3]
@@ -50,13 +51,13 @@ def test_blocks_that_overlap_on_two_threads_leave_nothing_behind() -> None:
     def second() -> int:
         with stand_in.in_force():
             entered.set()
-            left.wait(10)
+            assert left.wait(HANGS_S)
             return owner.square(3)
 
     with ThreadPoolExecutor(1) as pool:
         with stand_in.in_force():
             found = pool.submit(second)
-            entered.wait(10)
+            assert entered.wait(HANGS_S)
         first_after = owner.square(3)
         left.set()
 

@@ -16,6 +16,7 @@ from torch._functorch.aot_autograd import aot_function
 from torch._higher_order_ops import scan
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint
 
+from hangs import HANGS_S
 from torch_pjrt_dynamo import partition
 
 Tensor = torch.Tensor
@@ -55,13 +56,13 @@ def in_the_middle_of(
     def waiting(*args: Any, **kwargs: Any) -> Any:
         if threading.current_thread() is not threading.main_thread():
             reached.set()
-            assert go_on.wait(60)
+            assert go_on.wait(HANGS_S)
         return original(*args, **kwargs)
 
     monkeypatch.setattr(owner, name, waiting)
     with ThreadPoolExecutor(1) as pool:
         future = pool.submit(job)
-        assert reached.wait(60) or future.result()
+        assert reached.wait(HANGS_S) or future.result()
         try:
             yield
         finally:

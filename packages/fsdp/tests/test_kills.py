@@ -17,6 +17,7 @@ import pytest
 import torch
 import torch.distributed.checkpoint
 
+from hangs import HANGS_S
 from torch_pjrt_fsdp import CheckpointManager, load_checkpoint
 from torch_pjrt_fsdp.checkpoint import saving, storage
 from torch_pjrt_fsdp.checkpoint.writer import perform
@@ -218,7 +219,7 @@ def test_a_process_that_fails_is_not_waited_for(where: str, faulty: int, tmp_pat
     for part in parts:
         part.start()
     for part in parts:
-        part.join(60)
+        part.join(HANGS_S)
 
     assert found == {faulty: "no room", 1 - faulty: f"Process {faulty} has failed: no room"}
     assert storage.storage_of(folder).complete() == []
@@ -250,7 +251,7 @@ class InTurns:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(60)
+            thread.join(HANGS_S)
             assert not thread.is_alive()
 
     def boundary(self, *event: object) -> None:

@@ -12,6 +12,7 @@ import torch
 from torch.utils.data import TensorDataset
 
 import torch_xla
+from hangs import HANGS_S
 from torch_pjrt.errors import UnsupportedError
 from torch_xla.debug.metrics_saver import save_metrics
 from torch_xla.elsewhere import INSTEAD, SAME_AS
@@ -105,8 +106,8 @@ def test_a_callback_is_called_when_a_tensor_is_there() -> None:
 
     on_ready_callback(tensor, see)
 
-    assert on_ready_event(tensor + 1).wait(20)
-    assert done.wait(20)
+    assert on_ready_event(tensor + 1).wait(HANGS_S)
+    assert done.wait(HANGS_S)
     assert seen == [[2.0] * 3]
 
 
@@ -143,7 +144,7 @@ def test_functions_are_called_in_order_on_a_thread() -> None:
     handler, seen, done = AsyncClosureHandler(), [], threading.Event()
 
     handler.run_all([lambda: seen.append(1), lambda: seen.append(2), done.set])
-    assert done.wait(20)
+    assert done.wait(HANGS_S)
     assert seen == [1, 2]
 
     failed = threading.Event()
@@ -153,7 +154,7 @@ def test_functions_are_called_in_order_on_a_thread() -> None:
         raise ValueError("of the function")
 
     handler.run(fail)
-    assert failed.wait(20)
+    assert failed.wait(HANGS_S)
     with pytest.raises(RuntimeError) as error:
         for _ in range(10_000):
             handler.run(lambda: None)
@@ -172,7 +173,7 @@ def test_queues_wait_for_room_and_for_keys() -> None:
     assert [queue.get() for _ in range(5)] == [0, 1, 2, 3, 4]
     assert [keyed.get(i) for i in (1, 2, 3)] == [1, 4, 9]
     for thread in threads:
-        thread.join(20)
+        thread.join(HANGS_S)
     queue.close_write()
     keyed.close()
     assert queue.get() is None

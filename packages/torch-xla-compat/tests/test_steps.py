@@ -12,6 +12,7 @@ import torch
 import torch_xla
 import torch_xla.core.xla_model as xm
 import torch_xla.debug.metrics as met
+from hangs import HANGS_S
 from torch_pjrt.errors import SettingError, UnsupportedError
 from torch_pjrt.extend import counters
 
@@ -46,7 +47,7 @@ def test_closures_on_another_thread_run_in_order() -> None:
 
     xm.mark_step()
 
-    assert done.wait(30)
+    assert done.wait(HANGS_S)
     assert seen == [0, 1, 2]
 
 

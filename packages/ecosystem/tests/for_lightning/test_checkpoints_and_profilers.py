@@ -17,6 +17,7 @@ from lightning.pytorch.plugins.io import AsyncCheckpointIO
 from torch import nn
 
 import torch_pjrt
+from hangs import HANGS_S
 from small import Costs, model, rows
 
 pytestmark = pytest.mark.filterwarnings(
@@ -58,7 +59,7 @@ class Late(TorchCheckpointIO):
         self.may_write = threading.Event()
 
     def save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
-        assert self.may_write.wait(60)
+        assert self.may_write.wait(HANGS_S)
         super().save_checkpoint(*args, **kwargs)
 
 

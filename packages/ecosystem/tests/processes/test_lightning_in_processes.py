@@ -15,7 +15,7 @@ SCRIPT = Path(__file__).parent / "lightning_trained.py"
 def said_by(n: int, *arguments: str) -> list[dict[str, Any]]:
     """What each of n processes printed."""
     found = []
-    for ended in run(str(SCRIPT), n, *arguments, timeout_s=240):
+    for ended in run(str(SCRIPT), n, *arguments):
         assert ended.status == 0, ended.err
         found.append(json.loads(ended.out.splitlines()[-1]))
     return found
@@ -57,7 +57,7 @@ def test_chips_of_a_process_train_as_one_does(way: str) -> None:
     script = str(SCRIPT.with_name("spmd_trained.py"))
     found = []
     for chips in (4, 1):
-        [ended] = run(script, 1, way, timeout_s=240, chips=chips)
+        [ended] = run(script, 1, way, chips=chips)
         assert ended.status == 0, ended.err
         found.append(json.loads(ended.out.splitlines()[-1]))
     four, one = found

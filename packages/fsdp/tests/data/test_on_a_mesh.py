@@ -25,7 +25,7 @@ def test_processes_on_a_mesh_go_on_with_the_batches_of_one(tmp_path: Path) -> No
     rest = [batch.tolist() for batch in batches]
 
     script = Path(__file__).parent / "resumed_on_a_mesh.py"
-    ended = several.run(str(script), 2, str(state), chips=4, timeout_s=200)
+    ended = several.run(str(script), 2, str(state), chips=4)
 
     assert [one.status for one in ended] == [0, 0], [one.err[-3000:] for one in ended]
     for rank, one in enumerate(ended):

@@ -22,7 +22,7 @@ WRITTEN = {"parts": 4, "own": 2, "copies": 1, "number": 1}
 
 def run(folder: Path, how: str) -> list[Any]:
     save_checkpoint({"alone": WHOLE}, folder / "alone")
-    ended = several.run(SCRIPT, 2, str(folder), how, chips=2, timeout_s=240)
+    ended = several.run(SCRIPT, 2, str(folder), how, chips=2)
     assert [e.status for e in ended] == [CheckpointManager.PREEMPTED] * 2, [
         e.err[-3000:] for e in ended
     ]

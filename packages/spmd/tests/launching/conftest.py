@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from hangs import SLACK_S
+
 HERE = Path(__file__).parent
 
 
@@ -22,11 +24,11 @@ def jobs_can_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def all_are_gone() -> Callable[[list[int]], None]:
-    """Fails unless the processes of these numbers are gone, or go within five seconds."""
+    """Fails unless the processes of these numbers are gone, or go soon."""
 
     def check(numbers: list[int]) -> None:
         assert numbers
-        end = time.monotonic() + 5
+        end = time.monotonic() + SLACK_S
         while left := [n for n in numbers if _runs(n)]:
             assert time.monotonic() < end, f"still there: {left}"
             time.sleep(0.05)

@@ -16,6 +16,7 @@ import pytest
 import torch
 
 import torch_pjrt_spmd
+from hangs import HANGS_S
 from torch_pjrt_spmd.launching import local, passing
 
 needs_cloudpickle = pytest.mark.skipif(
@@ -25,7 +26,7 @@ needs_cloudpickle = pytest.mark.skipif(
 
 def numbers_in(folder: Path, count: int) -> list[int]:
     """What `count` processes have written down, once all have."""
-    end = time.monotonic() + 60
+    end = time.monotonic() + HANGS_S
     while len(found := [f for f in folder.iterdir() if f.read_text()]) < count:
         assert time.monotonic() < end
         time.sleep(0.05)
@@ -72,7 +73,7 @@ def test_first_error_is_passed_on_and_all_others_end(
     assert raised.value.rank == 1
     assert 'raise KeyError("no such layer")' in raised.value.traceback
     assert "worker.py" not in raised.value.traceback
-    assert time.monotonic() - begun < 40
+    assert time.monotonic() - begun < HANGS_S / 2
     all_are_gone(numbers_in(tmp_path, 2))
 
 
@@ -111,7 +112,7 @@ def test_no_process_outlives_its_launcher(
     numbers = numbers_in(notes, 2)
 
     launcher.send_signal(number)
-    printed, _ = launcher.communicate(timeout=20)
+    printed, _ = launcher.communicate(timeout=HANGS_S)
 
     all_are_gone(numbers)
     assert ("KeyboardInterrupt" in printed) == (number == signal.SIGINT)
@@ -139,12 +140,14 @@ WITHOUT = "sys.modules['cloudpickle'] = None"
 @pytest.mark.slow
 @needs_cloudpickle
 def test_functions_of_a_script_or_notebook_go_as_they_are_with_cloudpickle(tmp_path: Path) -> None:
-    printed, _ = script(tmp_path, SCRIPT.format(first="", guard="if True:")).communicate(timeout=60)
+    printed, _ = script(tmp_path, SCRIPT.format(first="", guard="if True:")).communicate(
+        timeout=HANGS_S
+    )
     assert "[42, 42]" in printed, printed
 
     typed = "exec(compile('''{}''', '<cell>', 'exec'), globals())\n"  # names of no file
     cell = typed.format(SCRIPT.format(first="", guard="if True:"))
-    printed, _ = script(tmp_path, cell).communicate(timeout=60)
+    printed, _ = script(tmp_path, cell).communicate(timeout=HANGS_S)
     assert "[42, 42]" in printed, printed
 
 
@@ -152,10 +155,10 @@ def test_functions_of_a_script_or_notebook_go_as_they_are_with_cloudpickle(tmp_p
 def test_functions_of_a_script_go_under_its_guard_without_cloudpickle(tmp_path: Path) -> None:
     text = SCRIPT.format(first=WITHOUT, guard=GUARD).replace("return Answer(n * 2)", "return n * 2")
     text = text.replace("type(answer) is Answer and answer.value", "answer")
-    printed, _ = script(tmp_path, text).communicate(timeout=60)
+    printed, _ = script(tmp_path, text).communicate(timeout=HANGS_S)
     assert "[42, 42]" in printed, printed
 
-    printed, _ = script(tmp_path, text.replace(GUARD, "if True:")).communicate(timeout=60)
+    printed, _ = script(tmp_path, text.replace(GUARD, "if True:")).communicate(timeout=HANGS_S)
     assert "`launch` is called by the script while" in printed, printed
 
 

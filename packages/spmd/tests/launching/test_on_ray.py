@@ -16,6 +16,7 @@ import jobs
 import pytest
 import torch
 
+from hangs import HANGS_S
 from torch_pjrt_spmd import LaunchError
 
 ray = pytest.importorskip("ray", reason="Ray is not installed")
@@ -73,7 +74,7 @@ def test_first_error_is_passed_on_and_all_others_end(
 
     assert isinstance(raised.value.__cause__, KeyError)
     assert 'raise KeyError("no such layer")' in raised.value.traceback
-    assert seconds < 40
+    assert seconds < HANGS_S / 2
     all_are_gone([int(file.read_text()) for file in tmp_path.iterdir()])
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import warm
+from hangs import HANGS_S
 from torch_pjrt.testing.quick import quick_flags
 
 HERE = Path(__file__).parent
@@ -32,7 +33,7 @@ def run(
     script: str,
     n: int,
     *arguments: str,
-    timeout_s: float = 120,
+    timeout_s: float = HANGS_S,
     chips: int = 1,
     of_rank: tuple[str, ...] = ("RANK", "LOCAL_RANK"),
     variables: Mapping[str, str] | None = None,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from fault_cases import WAYS, Ended, run
 
+from hangs import SLACK_S
+
 LIMIT_S = 5.0
-# Beyond the limit: one more look, the printing of a traceback, and a machine that does other things.
-SLACK_S = 25.0
 HANGS = ("SIGSTOP", "sleeps", "loops")
 # What is said of the faulty process.
 WORDS = {

@@ -26,9 +26,7 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def on_eight_chips(n: int, *arguments: str, programs: str = "") -> list[Found]:
     """What each of n processes found, which share eight chips."""
-    ended = several.run(
-        "one_mesh.py", n, *arguments, chips=8 // n, timeout_s=400, TORCH_PJRT_CACHE_DIR=programs
-    )
+    ended = several.run("one_mesh.py", n, *arguments, chips=8 // n, TORCH_PJRT_CACHE_DIR=programs)
     assert [e.status for e in ended] == [0] * n, [e.err[-3000:] for e in ended]
     return [json.loads(e.out.strip().splitlines()[-1]) for e in ended]
 

@@ -41,7 +41,7 @@ def test_each_step_is_a_program_and_one_is_compiled(expected: dict[str, list[lis
 def test_over_two_dims_of_a_mesh_too_and_in_a_second_start_none_is_compiled(tmp_path: Path):
     folder = {"TORCH_PJRT_CACHE_DIR": str(tmp_path)}
     for start in range(2):
-        for ended in run("ordinary_scripts.py", 4, "grids", timeout_s=400, variables=folder):
+        for ended in run("ordinary_scripts.py", 4, "grids", variables=folder):
             assert ended.status == 0, ended.err
             steps = json.loads(ended.out.splitlines()[-1])
             expected = {

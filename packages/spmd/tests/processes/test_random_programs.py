@@ -26,6 +26,6 @@ ROWS: list[tuple[str, int, int, int, dict[str, Any]]] = [
 def test_what_is_random_is_as_with_gloo(
     script: str, n: int, first: int, count: int, expected: dict[str, Any]
 ):
-    for ended in run(script, n, str(first), str(count), timeout_s=240):
+    for ended in run(script, n, str(first), str(count)):
         assert ended.status == 0, ended.err
         assert json.loads(ended.out.splitlines()[-1]) == expected

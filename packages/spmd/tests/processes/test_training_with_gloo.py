@@ -15,7 +15,7 @@ EVERY_DAY = ("DDP, small buckets", "DDP, unused parameters", "DDP, hook: fp16_co
 def _cases(n: int, *arguments: str) -> list[tuple[str, Any, Any]]:
     """Each case of each rank: its name, what gloo gave and what the device gave."""
     cases = []
-    for rank, ended in enumerate(run("training_with_gloo.py", n, *arguments, timeout_s=300)):
+    for rank, ended in enumerate(run("training_with_gloo.py", n, *arguments)):
         assert ended.status == 0, ended.err
         lines = [json.loads(line) for line in ended.out.splitlines() if line.startswith("{")]
         cases += [(f"{line['case']} (rank {rank})", line["cpu"], line["pjrt"]) for line in lines]

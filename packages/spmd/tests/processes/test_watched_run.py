@@ -16,6 +16,7 @@ import pytest
 from several import free_port
 
 import warm
+from hangs import HANGS_S, SLACK_S
 from torch_pjrt_spmd.commands import main
 from torch_pjrt_spmd.commands.status import _board, _posts, _verdict
 
@@ -63,7 +64,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
 
 
 def _watched(processes: list[Any], stdin: int, folder: Path, port: int) -> Run:
-    run, end = Run(), time.monotonic() + 180
+    run, end = Run(), time.monotonic() + HANGS_S
     while '"compiled"' not in (folder / "0.out").read_text():
         assert time.monotonic() < end, (folder / "0.err").read_text()
         assert processes[0].poll() is None, (folder / "0.err").read_text()
@@ -78,10 +79,10 @@ def _watched(processes: list[Any], stdin: int, folder: Path, port: int) -> Run:
     run.table = shown.getvalue()
     processes[0].send_signal(signal.SIGTERM)
     begun = time.monotonic()
-    processes[0].wait(20)
+    processes[0].wait(HANGS_S)
     run.seconds_to_end = time.monotonic() - begun
     os.write(stdin, b"go on\n")
-    processes[1].wait(20)
+    processes[1].wait(HANGS_S)
     run.statuses = [process.returncode for process in processes]
     run.said = []
     for rank in range(2):
@@ -147,7 +148,7 @@ def test_the_board_tells_who_waits_for_whom_and_where(ended: Run):
 
 
 def test_a_waiting_process_heeds_sigterm(ended: Run):
-    assert ended.seconds_to_end < 15  # who keeps the store stays for 3 s, and machines are busy
+    assert ended.seconds_to_end < SLACK_S  # who keeps the store stays for 3 s
     assert ended.statuses == [7, 1]
     assert "keeps" in ended.last_words or "Rank 0" in ended.last_words
 

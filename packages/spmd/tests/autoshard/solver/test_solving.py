@@ -5,6 +5,7 @@ import time
 import numpy as np
 import pytest
 
+from hangs import SLACK_S
 from torch_pjrt_spmd.autoshard.solver import FORBIDDEN, Infeasible, Problem, solve, solving
 from torch_pjrt_spmd.autoshard.solver.arrays import arrays_of
 from torch_pjrt_spmd.autoshard.solver.contraction import Contraction
@@ -138,7 +139,7 @@ def test_a_solution_comes_within_the_time_though_nothing_is_proven():
     except Infeasible as error:  # too busy a machine to have found any
         assert not error.proven
 
-    assert time.monotonic() - began < 20.0  # preparing included; the limits of searching are 0.5 s
+    assert time.monotonic() - began < SLACK_S  # preparing included
 
 
 def test_each_better_cost_and_bound_is_told():
