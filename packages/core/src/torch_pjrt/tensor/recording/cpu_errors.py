@@ -106,29 +106,12 @@ def _is_much(results: Any) -> bool:
 def check_small(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Raise what the CPU kernel raises, if the arguments are small. Returns whether they are."""
     largest = _LARGE if op._schema.name in _META_CHECKS_LITTLE else _SMALL
-    try:
-        error = _tried(op, args, kwargs, largest)
-    except _TooLarge:
-        return False
-    try:
-        if error is not None:
-            raise error
-    finally:
-        del error  # its traceback holds this frame, and with it the arguments
-    return True
+    return _check(op, args, kwargs, largest)
 
 
 def raise_if_refused(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Raise what the CPU kernel raises for these numbers, whatever the values of the tensors are."""
-    try:
-        error = _tried(op, args, kwargs, _LARGE)
-    except _TooLarge:
-        return
-    try:
-        if error is not None:
-            raise error
-    finally:
-        del error
+    _check(op, args, kwargs, _LARGE)
 
 
 def raise_as_on_cpu(
@@ -140,14 +123,24 @@ def raise_as_on_cpu(
     Arguments too large to make again raise `refusal` itself.
     """
     try:
-        error = _tried(op, args, kwargs, _LARGE)
+        if not _check(op, args, kwargs, _LARGE):
+            raise refusal
+    finally:
+        del refusal  # its traceback holds this frame, and with it the arguments
+
+
+def _check(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], largest: int) -> bool:
+    """Raise what the CPU kernel raises. Returns False where there are too many elements to try it."""
+    try:
+        error = _tried(op, args, kwargs, largest)
     except _TooLarge:
-        error = refusal
+        return False
     try:
         if error is not None:
             raise error
     finally:
-        del error, refusal
+        del error  # its traceback holds this frame, and with it the arguments
+    return True
 
 
 def has_cpu_kernel(op: Any) -> bool:
