@@ -217,13 +217,14 @@ class Health:
         return [board.seen[rank].post for rank in sorted(board.seen)]
 
     def find_lost(self, ranks: Sequence[int], within: float = 5.0) -> list[findings.Finding]:
-        """As `lost`, for a process of which one must be gone: looks for some seconds."""
+        """As `lost`, for a process of which one must be gone: looks for some seconds.
+
+        Without the store, too: who is being killed closes its connections, and is there for a while yet.
+        """
         others = [r for r in ranks if r != self.rank]
         begun = time.monotonic()
         with self.waiting("know who is gone", ranks):  # the thread looks, then
-            while time.monotonic() - begun < within:
-                if self.store_fault is not None or self.lost(others):
-                    break
+            while time.monotonic() - begun < within and not self.lost(others):
                 time.sleep(0.1)
         return self.lost(others) or findings.silent(self.board.seen, others, 2.5 * _POST_SECONDS)
 

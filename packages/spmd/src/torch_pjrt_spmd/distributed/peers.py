@@ -229,6 +229,8 @@ class Peers:
         )  # after a time limit, it has been looked for long
         if own is not None and (lost := own.find_lost(self.ranks, within)):
             return lost_error(lost, own.rank, f"{call}, which failed: {said}")
+        if own is not None and own.store_fault is not None:
+            return self.no_store(RuntimeError(own.store_fault), call)
         others = [rank for rank in self.ranks if rank != self.ranks[self.rank]]
         late = findings.late(own.board.seen, others) if own is not None else []
         return PeerError(
