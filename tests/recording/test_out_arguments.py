@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 import torch
 
@@ -70,3 +72,25 @@ def test_an_out_of_a_wrong_dtype_is_refused_after_a_right_one_too() -> None:
     torch.mm(x, x, out=torch.empty(2, 2, device="pjrt"))
     with pytest.raises(RuntimeError, match="Expected out tensor to have dtype float"):
         torch.mm(x, x, out=torch.empty(2, 2, dtype=torch.float64, device="pjrt"))
+
+
+def _warnings_of(device: str, shape: tuple[int, ...]) -> list[str]:
+    """What Python shows of two calls, each on a line of its own, in an order that a user would see."""
+    x = torch.eye(3, device=device)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        torch.linalg.eigvalsh(x, out=torch.empty(shape, device=device))
+        torch.linalg.eigvalsh(x, out=torch.empty(shape, device=device))
+    return [f"{w.filename}:{w.lineno} {w.message}" for w in caught]
+
+
+@pytest.mark.parametrize("shape", [(0,), (3,), (3, 3)])
+def test_each_call_that_resizes_elements_warns_as_on_cpu(shape: tuple[int, ...]):
+    assert _warnings_of("pjrt", shape) == _warnings_of("cpu", shape)
+    assert len(_warnings_of("pjrt", shape)) == 2 * (shape == (3, 3))
+
+
+def test_a_factory_resizes_silently_as_on_cpu():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert torch.zeros(2, out=torch.empty(3, device="pjrt")).tolist() == [0, 0]

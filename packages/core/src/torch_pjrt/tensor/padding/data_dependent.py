@@ -11,7 +11,6 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
-from torch._prims_common.wrappers import _resize_output_check
 
 from torch_pjrt import operators
 from torch_pjrt.graph.tape import Value
@@ -34,7 +33,7 @@ from torch_pjrt.tensor.storage.counts import Count, is_data_dependent, recent
 from torch_pjrt.tensor.storage.mixed_devices import refuse_mixed
 from torch_pjrt.tensor.storage.overlap import share_memory
 from torch_pjrt.tensor.storage.transfer import download, host_view
-from torch_pjrt.tensor.storage.view import resize_as, true_look
+from torch_pjrt.tensor.storage.view import resize_as, true_look, warn_of_elements
 
 Tensor = torch.Tensor
 
@@ -308,7 +307,8 @@ def _into(op: Any, functional: Any) -> Any:
         result = functional(*args) if not share_memory([out], args) else None
         if result is None or (out.dtype, out.device) != (result.dtype, result.device):
             return record.call(op, args, {"out": out})  # which raises
-        if _resize_output_check(out, result.shape):  # which warns if there were elements
+        if out.shape != result.shape:
+            warn_of_elements(out, result.shape)
             resize_as(out, result.shape, result.stride())
         return out.copy_(result)
 

@@ -7,14 +7,14 @@ device is XLA's affair: this is about the strides that PyTorch sees.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import reduce
 from typing import Any
 
 import torch
 from torch import _meta_registrations
-from torch._prims_common import suggest_memory_format
+from torch._prims_common import suggest_memory_format, wrappers
 
 from torch_pjrt.graph.tensor_spec import TensorSpec, contiguous_spec
 from torch_pjrt.overloads import aten
@@ -27,11 +27,20 @@ _DIMS = {torch.channels_last: 4, torch.channels_last_3d: 5}
 
 
 _hint = StandIn(_meta_registrations, "device_hint", lambda original, tensor: "cpu")
+# An `out=` of another shape: the meta functions in Python warn in words of their own, and C++ warns later.
+_quiet = StandIn(
+    wrappers, "_resize_output_check", lambda original, out, shape: out.shape != tuple(shape)
+)
 
 
-def meta_as_cpu(op: Any) -> AbstractContextManager[None]:
-    """Within it, PyTorch's meta functions answer as for CPU where devices differ, not as for CUDA."""
-    return nullcontext() if op in _AS_ON_CUDA else _hint.in_force()
+@contextmanager
+def meta_as_cpu(op: Any) -> Iterator[None]:
+    """Within it, PyTorch's meta functions answer as for CPU where devices differ, not as for CUDA.
+
+    They do not warn of an `out=` that is resized.
+    """
+    with _quiet.in_force(), nullcontext() if op in _AS_ON_CUDA else _hint.in_force():
+        yield
 
 
 def _of_first(given: Mapping[str, Any], specs: Sequence[TensorSpec]) -> Format:
@@ -128,6 +137,15 @@ KEEPS_SHAPE_OF_OUT = frozenset(
         aten.range.step,
     )
 )
+
+# An `out=` that has elements is resized without a warning, as by what makes tensors.
+RESIZES_SILENTLY = KEEPS_SHAPE_OF_OUT | {
+    aten.addbmm.default,
+    aten.log_sigmoid_forward.default,
+    aten.multinomial.default,
+    aten.narrow_copy.default,
+    aten.rrelu_with_noise.default,
+}
 
 # Their results are contiguous whatever their tensors' strides, which the meta functions keep.
 _CONTIGUOUS = frozenset(

@@ -39,6 +39,7 @@ from torch_pjrt.tensor.recording.fallback import run_on_cpu
 from torch_pjrt.tensor.recording.layout import (
     CONTIGUOUS_OUT,
     KEEPS_SHAPE_OF_OUT,
+    RESIZES_SILENTLY,
     laid_out,
     meta_as_cpu,
 )
@@ -53,7 +54,7 @@ from torch_pjrt.tensor.storage.overlap import (
     share_memory,
 )
 from torch_pjrt.tensor.storage.unsupported_tensors import refuse_layout
-from torch_pjrt.tensor.storage.view import resize_as, store
+from torch_pjrt.tensor.storage.view import resize_as, store, warn_of_elements
 
 # Call key -> its signature, or None where the call runs on the CPU.
 _learned: Cache[Any, Signature | None] = Cache("signatures of calls", most=65_536)
@@ -350,10 +351,12 @@ def write(target: torch.Tensor, value: Value, spec: TensorSpec, op: Any) -> None
 
     `op` is the functional operator that made the value.
     """
-    if target.shape != spec.shape:  # an `out=`; PyTorch's meta function has warned where it should
+    if target.shape != spec.shape:  # an `out=`
         if op in KEEPS_SHAPE_OF_OUT and target.numel() == spec.numel:
             value, spec = _reshaped(value, spec, target.shape)
         else:
+            if not plan_of(op).is_factory and op not in RESIZES_SILENTLY:
+                warn_of_elements(target, spec.shape)
             resize_as(target, spec.shape, None if op in CONTIGUOUS_OUT else spec.strides)
     if target.dtype != spec.dtype:
         value = cast(value, spec, target.dtype)

@@ -154,6 +154,12 @@ def _resolved(tensor: torch.Tensor, value: Value) -> Value:
     return value
 
 
+def warn_of_elements(out: torch.Tensor, shape: Sequence[int]) -> None:
+    """Warn, as the CPU does at each call, if an `out=` that is to be resized has elements."""
+    like = torch.empty(out.shape, device="meta")
+    aten._resize_output_.default(like, shape, like.device)
+
+
 def resize_as(target: torch.Tensor, shape: Sequence[int], strides: Sequence[int] | None) -> None:
     """Give an `out=` another shape, with these strides or contiguous."""
     target.resize_(shape)
