@@ -292,6 +292,15 @@ KINDS: dict[str, Odd] = {
     "nested moved": lambda: nested_on_host().to(d),
     "nested moved, with gradients": lambda: nested_on_host(requires_grad=True).to(d),
     "nested made there": lambda: nested_on_host(device=d),
+    "nested made there, copied": lambda: nested_on_host(device=d).clone(),
+    "nested made there, with gradients": lambda: nested_on_host(
+        device=d, requires_grad=True
+    ).clone(),
+    "nested made there, summed": lambda: nested_on_host(device=d, requires_grad=True).sum(),
+    "nested made there, doubled": lambda: nested_on_host(device=d, requires_grad=True) * 2,
+    "nested made there, backward": lambda: (
+        nested_on_host(device=d, requires_grad=True).to_padded_tensor(0.0).sum().backward()
+    ),
     "nested times ours": lambda: nested_on_host() * x(2, 1, 3),
     "jagged": lambda: torch.nested.nested_tensor([x(2, 3), x(4, 3)], layout=torch.jagged).sum(),
     "jagged, with gradients": lambda: (

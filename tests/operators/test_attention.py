@@ -167,6 +167,17 @@ def test_a_chosen_backend_of_another_device_changes_nothing() -> None:
     torch.testing.assert_close(ours.cpu(), plain.cpu())
 
 
+@pytest.mark.parametrize("device", ["cpu", DEVICE])
+def test_no_allowed_backend_is_refused(device: str) -> None:
+    q, k, v = moved(triple(torch.float32), device)
+
+    with sdpa_kernel(SDPBackend.ERROR):
+        with pytest.raises(RuntimeError, match="No viable backend"):
+            F.scaled_dot_product_attention(q, k, v)
+        with pytest.raises(RuntimeError, match="No viable backend"):
+            torch._fused_sdp_choice(q, k, v)
+
+
 def test_second_derivative_is_that_of_the_cpu() -> None:
     results = []
     for device in ("cpu", DEVICE):

@@ -304,7 +304,7 @@ def binomial(key: Array, count: Array, prob: Array) -> Array:
     nothing = (count <= 0) | (prob <= 0)
     certain = nothing | ~((count < np.inf) & (prob < 1))
     n, p = jnp.where(certain, 1, count), jnp.where(certain, 0.5, prob)
-    drawn = jax.random.binomial(key, n, p, count.shape, dtype=wide)
+    drawn = jax.random.binomial(key, n, p, n.shape, dtype=wide)
     known = jnp.where(prob != prob, prob, count)  # all of them, or nan
     return as_dtype(jnp.where(nothing, 0, jnp.where(certain, known, drawn)), dtype)
 

@@ -15,6 +15,7 @@ from jax import lax
 
 from torch_pjrt import dtypes
 from torch_pjrt.lowering.cast import cast
+from torch_pjrt.lowering.pointwise.unary import log
 from torch_pjrt.lowering.promote import Array, opmath
 from torch_pjrt.lowering.table import LoweringTable
 from torch_pjrt.overloads import aten
@@ -69,7 +70,7 @@ def _log_of_sum(x: Array, y: Array) -> Array:
     total = lax.add(lax.log1p(lax.exp(lax.sub(less, more))), more)
     are_infinite = lax.eq(lax.abs(lax.real(less)), np.array(np.inf, lax.real(x).dtype))
     are_infinite = lax.bitwise_and(lax.eq(lax.real(less), lax.real(more)), are_infinite)
-    at_infinity = lax.log(lax.add(lax.exp(less), lax.exp(more)))
+    at_infinity = log(lax.add(lax.exp(less), lax.exp(more)))
     are_negative = lax.lt(lax.real(less), lax.full_like(lax.real(less), 0))
     total = lax.select(are_infinite, lax.select(are_negative, less, at_infinity), total)
     is_nan = lax.bitwise_or(lax.ne(x, x), lax.ne(y, y))

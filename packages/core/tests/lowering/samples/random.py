@@ -181,6 +181,7 @@ SAMPLES: list[Sample] = [
     drawn(aten.poisson.default, one, test=around(7, 7**0.5, 0, 40)),
     drawn(aten.poisson.default, one * 0 + 0.5, test=around(0.5, 0.5**0.5, 0, 20)),
     drawn(aten.binomial.default, one + 3, one * 0 + 0.25, test=around(2.5, 1.875**0.5, 0, 11)),
+    drawn(aten.binomial.default, one[:1] + 3, one * 0 + 0.25, test=around(2.5, 1.875**0.5, 0, 11)),
     drawn(aten._standard_gamma.default, one, test=around(7, 7**0.5, 0, 50)),
     drawn(aten._standard_gamma.default, one.double(), test=around(7, 7**0.5, 0, 50)),
     drawn(

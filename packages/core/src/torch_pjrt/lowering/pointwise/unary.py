@@ -99,8 +99,54 @@ def _reciprocal(x: Array) -> Array:
     return lax.div(constant(1, x), x)
 
 
+def _by_parts(compute: Compute, x: Array) -> Array:
+    """Both parts on their own: a product with a complex number is nan where one part is infinite."""
+    return lax.complex(compute(lax.real(x)), compute(lax.imag(x)))
+
+
+def magnitude(x: Array) -> Array:
+    """Infinite where one part is, whatever the other: as in C."""
+    if x.dtype.kind != "c":
+        return lax.abs(x)
+    length = lax.abs(x)
+    return select(_isinf(x), constant(math.inf, length), length)
+
+
+def log(x: Array) -> Array:
+    """The real part is infinite where one part of `x` is, whatever the other: as in C."""
+    result = lax.log(x)
+    if x.dtype.kind != "c":
+        return result
+    real = lax.real(result)
+    real = select(_isinf(x), constant(math.inf, real), real)
+    return lax.complex(real, lax.imag(result))
+
+
 def _log_by(base: float) -> Compute:
-    return lambda x: lax.div(lax.log(x), constant(math.log(base), x))
+    def compute(x: Array) -> Array:
+        scaled = lambda part: lax.div(part, constant(math.log(base), part))  # noqa: E731
+        return _by_parts(scaled, log(x)) if x.dtype.kind == "c" else scaled(log(x))
+
+    return compute
+
+
+def _signed(compute: Compute, *, real: int = 0, imag: int = 0) -> Compute:
+    """Of complex numbers, parts of the result have the signs of the parts of `x`: 1, -1 for the opposite.
+
+    XLA looks at where a number is, and not at the sign of a zero, which says on which side of a branch cut.
+    """
+
+    def signed(x: Array) -> Array:
+        result = compute(x)
+        if x.dtype.kind != "c":
+            return result
+        parts = [lax.real(result), lax.imag(result)]
+        for i, (sign, part) in enumerate(((real, lax.real(x)), (imag, lax.imag(x)))):
+            if sign:
+                parts[i] = jnp.copysign(parts[i], part if sign > 0 else lax.neg(part))
+        return lax.complex(*parts)
+
+    return signed
 
 
 def _times(factor: float) -> Compute:
@@ -116,7 +162,7 @@ def _sinc(x: Array) -> Array:
 def _exp2(x: Array) -> Array:
     """XLA's is `exp(x * log(2))`, which misses powers of two: whole powers are made apart."""
     if x.dtype.kind == "c":
-        return lax.exp(lax.mul(x, constant(math.log(2), x)))
+        return lax.exp(_by_parts(_times(math.log(2)), x))
     if x.dtype not in (np.float32, np.float64):
         return lax.exp2(x)
     whole = lax.floor(x)
@@ -152,7 +198,7 @@ FLOAT = Promote.INT_TO_FLOAT
 
 #   overload                 computed by
 EXACT_TOO = [
-    (aten.abs.default,       _same_if_unsigned(lax.abs)),
+    (aten.abs.default,       _same_if_unsigned(magnitude)),
     (aten.ceil.default,      _same_if_exact(lax.ceil)),
     (aten.floor.default,     _same_if_exact(lax.floor)),
     (aten.neg.default,       lax.neg),
@@ -170,15 +216,15 @@ EXACT_TOO = [
 ]  # fmt: skip
 
 ONE_INSTRUCTION = [
-    (aten.atan.default,      lax.atan),
+    (aten.atan.default,      _signed(lax.atan, real=1, imag=1)),
     (aten.cos.default,       lax.cos),
     (aten.exp.default,       lax.exp),
-    (aten.log.default,       lax.log),
+    (aten.log.default,       log),
     (aten.reciprocal.default, _reciprocal),
     (aten.rsqrt.default,     lax.rsqrt),
     (aten.sigmoid.default,   lax.logistic),
     (aten.sin.default,       lax.sin),
-    (aten.sqrt.default,      lax.sqrt),
+    (aten.sqrt.default,      _signed(lax.sqrt, imag=1)),
     (aten.tan.default,       lax.tan),
     (aten.tanh.default,      lax.tanh),
 ]  # fmt: skip
@@ -186,11 +232,11 @@ ONE_INSTRUCTION = [
 SEVERAL_INSTRUCTIONS = [
     (aten.expm1.default,     lax.expm1),
     (aten.log1p.default,     lax.log1p),
-    (aten.acos.default,      lax.acos),
-    (aten.acosh.default,     lax.acosh),
-    (aten.asin.default,      lax.asin),
-    (aten.asinh.default,     lax.asinh),
-    (aten.atanh.default,     lax.atanh),
+    (aten.acos.default,      _signed(lax.acos, imag=-1)),
+    (aten.acosh.default,     _signed(lax.acosh, imag=1)),
+    (aten.asin.default,      _signed(lax.asin, real=1, imag=1)),
+    (aten.asinh.default,     _signed(lax.asinh, real=1, imag=1)),
+    (aten.atanh.default,     _signed(lax.atanh, real=1, imag=1)),
     (aten.cosh.default,      lax.cosh),
     (aten.sinh.default,      lax.sinh),
     (aten.deg2rad.default,   _times(math.pi / 180)),

@@ -22,18 +22,31 @@ Optional = torch.Tensor | None
 _ONE_OPERATOR = aten._scaled_dot_product_fused_attention_overrideable.default
 
 
-def _has_rule() -> bool:
-    """Whether the operator has a rule, and `sdpa_kernel` allows another backend than plain operators.
+def _allows_rule() -> bool:
+    """Whether `sdpa_kernel` allows another backend than plain operators.
 
     Flash, memory-efficient and cuDNN's attention are other devices' names for what the rule is here.
     """
-    allowed = (
+    return (
         torch._C._get_overrideable_sdp_enabled()
         or torch._C._get_flash_sdp_enabled()
         or torch._C._get_mem_efficient_sdp_enabled()
         or torch._C._get_cudnn_sdp_enabled()
     )
-    return allowed and _ONE_OPERATOR in client().lowerings
+
+
+def _has_rule() -> bool:
+    """Whether the operator has a rule, and `sdpa_kernel` allows it."""
+    return _allows_rule() and _ONE_OPERATOR in client().lowerings
+
+
+def _check_any_is_allowed() -> None:
+    """Raise what PyTorch's devices raise where every backend is forbidden."""
+    if not _allows_rule() and not torch._C._get_math_sdp_enabled():
+        raise RuntimeError(
+            "No viable backend for scaled_dot_product_attention was found. "
+            "This is likely due to turning off both the math kernel and the fused kernels."
+        )
 
 
 def _is_differentiated_forward() -> bool:
@@ -91,6 +104,7 @@ def scaled_dot_product_attention(
     enable_gqa: bool = False,
 ) -> torch.Tensor:
     """One operator where its rule takes the call and nobody has forbidden it (`sdpa_kernel`)."""
+    _check_any_is_allowed()
     is_composed = _is_differentiated_forward() or (dropout_p > 0 and _draws_for_each())
     if _has_rule() and not is_composed:
         given = query, key, value, attn_mask
@@ -145,6 +159,7 @@ def _of_four_dims(
 
 
 def _fused_sdp_choice(*args: Any, **kwargs: Any) -> int:
+    _check_any_is_allowed()
     return int((SDPBackend.OVERRIDEABLE if _has_rule() else SDPBackend.MATH).value)
 
 

@@ -6,6 +6,7 @@ Sparse ones are containers of dense tensors (`sparse.py`). An embedding's gradie
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -30,6 +31,14 @@ _NESTING = (
     "_nested_view_from_buffer_copy",
 )
 
+# What PyTorch asks a nested tensor where nothing may be raised. One of the device can still come about: of
+# tensors of the CPU, by `torch.nested.nested_tensor([...], device="pjrt")`.
+_ASKED_OF_NESTED = (
+    "_nested_tensor_size",
+    "_nested_tensor_strides",
+    "_nested_tensor_storage_offsets",
+)
+
 
 def refuse_other_kinds(
     fallbacks: torch.library.Library, kernels: torch.library.Library, key_of_dense: str
@@ -42,6 +51,10 @@ def refuse_other_kinds(
         op = named(name)
         if not isinstance(op, Absent):
             kernels.impl(op, _partial(_refusal(nested, hint), op), key_of_dense)
+    for name in _ASKED_OF_NESTED:
+        op = named(name)
+        if not isinstance(op, Absent):
+            kernels.impl(op, partial(op._op_dk, torch._C.DispatchKey.NestedTensorCPU), KINDS[0][0])
 
 
 def _partial(refuse: Callable[..., Any], op: Any) -> Callable[..., Any]:
