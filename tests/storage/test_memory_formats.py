@@ -147,3 +147,24 @@ def test_new_empty_strided_keeps_strides_that_leave_gaps():
     x = torch.ones(2, device="pjrt").new_empty_strided((2, 3), (1, 4))
 
     assert (x.shape, x.stride(), x.dtype) == ((2, 3), (1, 4), torch.float32)
+
+
+@pytest.mark.parametrize(
+    "shape, strides",
+    [
+        ((2, 1, 8, 8), (64, 1, 8, 1)),
+        ((2, 3, 1, 1), (3, 1, 3, 3)),
+        ((1, 4), (1, 1)),
+        ((3, 0), (1, 3)),
+    ],
+    ids=str,
+)
+def test_moving_keeps_the_strides_of_dims_of_one_element(
+    shape: tuple[int, ...], strides: tuple[int, ...]
+) -> None:
+    """Those of channels last among them: by them a convolution chooses the format of its output."""
+    here = torch.arange(192.0).as_strided(shape, strides)
+    there = here.to("pjrt")
+    assert there.stride() == strides
+    assert there.cpu().stride() == strides
+    assert torch.equal(there.cpu(), here)

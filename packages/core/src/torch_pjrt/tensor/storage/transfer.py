@@ -324,7 +324,8 @@ def _viewed_on_host(tensor: torch.Tensor) -> tuple[torch.Tensor, bool]:
     base = buffer.spec
     whole, is_own = _host_content(buffer)
     if spec is base and not offset and base.contiguous:
-        view = whole
+        is_alike = whole.stride() == spec.strides  # dims of one element may have any stride
+        view = whole if is_alike else whole.as_strided(spec.shape, spec.strides)
     else:
         flat = whole.permute(storage_order(base)).contiguous().view(-1)
         if spec.dtype != base.dtype:
@@ -408,11 +409,11 @@ def _readable(array: Any) -> Any:
 def spec_on_device(
     source: torch.Tensor, memory_format: torch.memory_format | None = None
 ) -> TensorSpec:
-    """What a CPU tensor looks like on the device: with its own order of strides, unless another is given."""
-    if memory_format is None and source.is_contiguous():
-        return contiguous_spec(source.shape, source.dtype)
-    like = spec_of(source.shape, source.dtype, source.stride()).meta()
-    laid_out = torch.empty_like(like, memory_format=memory_format or torch.preserve_format)
+    """What a CPU tensor looks like on the device: with its own strides or, where these leave gaps, their order."""
+    spec = spec_of(source.shape, source.dtype, source.stride())
+    if memory_format in (None, torch.preserve_format) and spec.dense:
+        return spec
+    laid_out = torch.empty_like(spec.meta(), memory_format=memory_format or torch.preserve_format)
     return spec_of(source.shape, source.dtype, laid_out.stride())
 
 
