@@ -409,7 +409,7 @@ def _readable(array: Any) -> Any:
 def spec_on_device(
     source: torch.Tensor, memory_format: torch.memory_format | None = None
 ) -> TensorSpec:
-    """What a CPU tensor looks like on the device: with its own strides or, where these leave gaps, their order."""
+    """What a CPU tensor looks like on the device: its own strides, or their order where they leave gaps."""
     spec = spec_of(source.shape, source.dtype, source.stride())
     if memory_format in (None, torch.preserve_format) and spec.dense:
         return spec
