@@ -38,7 +38,8 @@ GAPS: tuple[Gap, ...] = (
     Gap(
         "test_indexing::*.test_trivial_fancy_out_of_bounds_pjrt "
         "test_segment_reductions::*.test_unsafe_flag_pjrt_* "
-        "test_tensor_creation_ops::*.test_normal_std_error_pjrt",
+        "test_tensor_creation_ops::*.test_normal_std_error_pjrt "
+        "test_linalg::*.test_eig_with_nan_pjrt_*",
         "never",
         "values on the device are looked at while it runs: an error comes with a later call or read",
     ),
@@ -72,6 +73,17 @@ GAPS: tuple[Gap, ...] = (
         "test_spectral_ops::*.test_fftn_noop_transform_pjrt_float16",
         "never",
         "FFTs of halves, which cuFFT has, and the CPU refuses in the same words",
+    ),
+    Gap(
+        "test_autograd::*.test_autograd_multiple_dispatch_registrations_pjrt "
+        "test_autograd::*.test_autograd_composite_implicit_and_dispatch_registration_pjrt",
+        "never",
+        "nested tensors of strided layout are refused (docs/sparse-tensors.md)",
+    ),
+    Gap(
+        "test_transformers::*.test_scaled_dot_product_attention_3D_input_dim_2D_attn_mask_dropout_p_*_pjrt",
+        "never",
+        "the mask is drawn by chance: a row of it that hides all keys is nan in the test's reference alone",
     ),
     Gap(
         "test_sort_and_select::*.test_stable_sort_against_numpy_pjrt_*",
