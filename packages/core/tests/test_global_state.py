@@ -34,7 +34,8 @@ NAMES = {
     tensor.storage.view._reads tensor.storage.view._writes
     """,
     "a lock, or an object without content": "device.guard._preparing interrupts.signals._delivery",
-    "has a function of PyTorch's answer otherwise, on one thread": "tensor.recording.layout._hint",
+    "has functions of PyTorch's answer otherwise, on one thread": "tensor.recording.layout._hint "
+    "tensor.recording.layout._quiet",
     "one entry for each value that is alive": "tensor.padding.data_dependent._positions",
 }
 # What the session owns, by module: the names that it is held by.

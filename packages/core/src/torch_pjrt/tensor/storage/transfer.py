@@ -324,8 +324,9 @@ def _viewed_on_host(tensor: torch.Tensor) -> tuple[torch.Tensor, bool]:
     base = buffer.spec
     whole, is_own = _host_content(buffer)
     if spec is base and not offset and base.contiguous:
-        is_alike = whole.stride() == spec.strides  # dims of one element may have any stride
-        view = whole if is_alike else whole.as_strided(spec.shape, spec.strides)
+        view = whole
+        if whole.stride() != spec.strides and whole.is_contiguous():  # in dims of one element alone
+            view = whole.as_strided(spec.shape, spec.strides)
     else:
         flat = whole.permute(storage_order(base)).contiguous().view(-1)
         if spec.dtype != base.dtype:
