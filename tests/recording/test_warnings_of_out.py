@@ -8,17 +8,11 @@ from typing import Any
 import pytest
 import torch
 from torch.testing._internal.common_methods_invocations import op_db
-from torch.utils._pytree import tree_map
 
 from torch_pjrt import sync
+from torch_pjrt.testing.pytorch_suite.there_and_here import moved
 
 SHAPE = (2, 3, 1, 1, 1, 1, 1)  # which no sample gives
-
-
-def on_device(x: Any) -> Any:
-    if isinstance(x, torch.Tensor):
-        return x.to("pjrt")
-    return "pjrt" if x in ("cpu", torch.device("cpu")) else x
 
 
 def warned(op: Any, sample: tuple[Any, Any, Any], results: Any, device: str) -> int:
@@ -49,7 +43,7 @@ def tried(op: Any) -> tuple[int, int] | None:
             theirs = warned(op, given, results, "cpu")
         except (RuntimeError, TypeError, AttributeError):
             return None
-        return warned(op, tree_map(on_device, given), results, "pjrt"), theirs
+        return warned(op, moved(given, "pjrt"), results, "pjrt"), theirs
     return None
 
 

@@ -100,7 +100,9 @@ def _reciprocal(x: Array) -> Array:
 
 
 def _by_parts(compute: Compute, x: Array) -> Array:
-    """Both parts on their own: a product with a complex number is nan where one part is infinite."""
+    """Both parts of a complex number on their own: a complex product is nan where one is infinite."""
+    if x.dtype.kind != "c":
+        return compute(x)
     return lax.complex(compute(lax.real(x)), compute(lax.imag(x)))
 
 
@@ -123,11 +125,8 @@ def log(x: Array) -> Array:
 
 
 def _log_by(base: float) -> Compute:
-    def compute(x: Array) -> Array:
-        scaled = lambda part: lax.div(part, constant(math.log(base), part))  # noqa: E731
-        return _by_parts(scaled, log(x)) if x.dtype.kind == "c" else scaled(log(x))
-
-    return compute
+    scaled = lambda part: lax.div(part, constant(math.log(base), part))  # noqa: E731
+    return lambda x: _by_parts(scaled, log(x))
 
 
 def _signed(compute: Compute, *, real: int = 0, imag: int = 0) -> Compute:
@@ -274,8 +273,7 @@ def nan_to_num(x: Array, nan: Any = None, posinf: Any = None, neginf: Any = None
     if is_exact(x):
         return x
     if x.dtype.kind == "c":
-        parts = (nan_to_num(part, nan, posinf, neginf) for part in (lax.real(x), lax.imag(x)))
-        return lax.complex(*parts)
+        return _by_parts(lambda part: nan_to_num(part, nan, posinf, neginf), x)
     limits = jnp.finfo(x.dtype)
     (_, if_nan), _ = operands([x, 0.0 if nan is None else nan])
     (_, if_posinf), _ = operands([x, float(limits.max) if posinf is None else posinf])
