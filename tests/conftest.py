@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -61,6 +62,14 @@ def python() -> Run:
         return done
 
     return run
+
+
+def pytest_collection_finish() -> None:
+    """PyTorch's samples look for the test that asks for them: 80 ms each time, unless by our way."""
+    if "torch.testing._internal.opinfo.core" in sys.modules:
+        from torch_pjrt.testing.current_test import find_quickly
+
+        find_quickly()
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

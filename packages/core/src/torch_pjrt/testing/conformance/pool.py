@@ -25,6 +25,7 @@ from torch_pjrt.testing.child import Child, answers, environment
 from torch_pjrt.testing.conformance import gaps
 from torch_pjrt.testing.conformance.cases import Case
 from torch_pjrt.testing.conformance.check import Result, check
+from torch_pjrt.testing.current_test import find_quickly
 
 _UNITS = 60  # after so many, a worker makes room for a fresh one: programs stay in memory
 _UNITS_FROM_DISK = 20  # that a pair of processes checks
@@ -170,6 +171,7 @@ class _Worker:
 def _work(device: str) -> None:
     """The worker: a list of cases a line comes in, a result a line goes out."""
     faulthandler.enable()
+    find_quickly()
     out = answers()
     warnings.simplefilter("ignore")
     for line in sys.stdin:

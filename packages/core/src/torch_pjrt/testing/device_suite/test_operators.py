@@ -9,6 +9,11 @@ import pytest
 from torch_pjrt.testing.conformance.cases import Case
 from torch_pjrt.testing.conformance.check import check
 from torch_pjrt.testing.conformance.gaps import gap_of
+from torch_pjrt.testing.current_test import find_quickly
+
+
+def setup_module() -> None:
+    find_quickly()
 
 
 def test_operator(

@@ -23,6 +23,7 @@ import torch
 
 from torch_pjrt.run.deferred_checks import pending
 from torch_pjrt.testing.child import answers
+from torch_pjrt.testing.current_test import find_quickly
 from torch_pjrt.testing.pytorch_suite.outcomes import Outcome, in_a_line
 
 
@@ -128,6 +129,7 @@ def _on_cpu(module: ModuleType, name: str) -> str | None:
 
 def _work(out: TextIO) -> None:
     faulthandler.enable()
+    find_quickly()
     warnings.simplefilter("ignore")
     module: ModuleType | None = None
 
