@@ -11,6 +11,7 @@ from torch_pjrt.overloads import aten
 from torch_pjrt.tensor.checks.bounds import checked
 from torch_pjrt.tensor.checks.numbers import with_numbers_tried
 from torch_pjrt.tensor.checks.values import looked_at
+from torch_pjrt.tensor.checks.warned import with_warnings
 from torch_pjrt.tensor.recording.schema import functional_of
 
 Kernel = Callable[..., Any]
@@ -36,8 +37,9 @@ CHECKED = (
 
 
 def refusing(op: Any, kernel: Kernel) -> Kernel:
-    """The kernel of `op`, which refuses what the CPU refuses; the kernel itself where that is nothing."""
-    return with_numbers_tried(op, looked_at(op, checked(op, _with_errors(op, kernel))))
+    """The kernel of `op`, which refuses and warns as the CPU does; the kernel itself if that is nothing."""
+    looking = looked_at(op, checked(op, _with_errors(op, with_warnings(op, kernel))))
+    return with_numbers_tried(op, looking)
 
 
 def _with_errors(op: Any, kernel: Kernel) -> Kernel:

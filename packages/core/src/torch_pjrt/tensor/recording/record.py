@@ -92,8 +92,10 @@ _META_IS_WRONG = frozenset(
 )
 
 
-def call(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def call(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, anew: bool = False) -> Any:
     """Do what `op(*args, **kwargs)` does, for any overload and any mixture of arguments.
+
+    `anew` calls PyTorch's meta function though the signature may be known: it warns.
 
     >>> x = torch.zeros(2, device="pjrt")
     >>> record_call(torch.ops.aten.add.Tensor, (x, 1), {})
@@ -125,7 +127,7 @@ def call(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     ):
         return foreach.one_by_one(op, args, kwargs, call)
     key = (bound.key, _looks_of_outs(plan, kwargs))
-    signature: Any = _learned.get(key, _NO_SIGNATURE)
+    signature: Any = _NO_SIGNATURE if anew else _learned.get(key, _NO_SIGNATURE)
     if plan.mutates and torch.Tag.pointwise in op.tags:  # before the shapes, as PyTorch does
         targets = _targets(plan, args, kwargs)
         if signature is _NO_SIGNATURE:
