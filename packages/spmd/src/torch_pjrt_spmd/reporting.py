@@ -92,12 +92,13 @@ def program_reports() -> list[ProgramReport]:
 def tables(programs: Iterable[Any]) -> list[Table]:
     """What `report()`, `explain()` and `compile_for()` print of these programs."""
     found = reports_of(programs)
+    exchanges, alike = ([row for r in found for row in of(r)] for of in (_rows, _lines))
     return [
         Table(
             "Bytes on each chip, and work that chips do alike", _SIZES, [_sizes(r) for r in found]
         ),
-        Table("What chips exchange", _EXCHANGES, _first([row for r in found for row in _rows(r)])),
-        Table("What all chips do alike", _LINES, _first([row for r in found for row in _lines(r)])),
+        Table("What chips exchange", _EXCHANGES, exchanges).first(_MOST_ROWS),
+        Table("What all chips do alike", _LINES, alike).first(_MOST_ROWS),
     ]
 
 
@@ -195,10 +196,3 @@ def _lines(r: ProgramReport) -> Iterator[tuple[Any, ...]]:
 
 def _share(part: float) -> str:
     return f"{part:.1%}"
-
-
-def _first(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    left_out = len(rows) - _MOST_ROWS
-    if left_out <= 0:
-        return rows
-    return [*rows[:_MOST_ROWS], (f"{left_out} more", *[None] * (len(rows[0]) - 1))]

@@ -66,11 +66,12 @@ class Report(Shown):
         )
 
     def _tables(self) -> list[Table]:
+        recompiled, stops = _recompiled(self.programs), stop_rows(self.stops)
         return [
             Table("What the process did", ("", ""), totals(self.counts)),
-            Table("Programs", _PROGRAMS, _first(_by_size(self.programs))),
-            Table("Why it recompiled, the last first", _RECOMPILED, _recompiled(self.programs)),
-            Table("Where it stopped for the device", STOPS, _first(stop_rows(self.stops))),
+            Table("Programs", _PROGRAMS, _by_size(self.programs)).first(_MOST_ROWS),
+            Table("Why it recompiled, the last first", _RECOMPILED, recompiled).first(_MOST_ROWS),
+            Table("Where it stopped for the device", STOPS, stops).first(_MOST_ROWS),
             Table("Caches", _CACHES, [(c.name, c.entries, c.most, c.dropped) for c in self.caches]),
             *tables_of(programs_in_memory()),
         ]
@@ -144,28 +145,11 @@ def _by_size(programs: Sequence[Compilation]) -> list[tuple[Any, ...]]:
 
 
 def _recompiled(programs: Sequence[Compilation]) -> list[tuple[Any, ...]]:
-    last = [p for p in reversed(programs) if p.why is not None]
-    return _first(
-        [
-            (
-                p.number,
-                p.n_operators,
-                Seconds(p.seconds),
-                p.why.what,
-                shown(p.why.line),
-                p.why.advice,
-            )
-            for p in last
-            if p.why is not None
-        ]
-    )
-
-
-def _first(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    left_out = len(rows) - _MOST_ROWS
-    if left_out <= 0:
-        return rows
-    return [*rows[:_MOST_ROWS], (f"{left_out} more", *[None] * (len(rows[0]) - 1))]
+    return [
+        (p.number, p.n_operators, Seconds(p.seconds), p.why.what, shown(p.why.line), p.why.advice)
+        for p in reversed(programs)
+        if p.why is not None
+    ]
 
 
 def _program(p: Compilation) -> dict[str, Any]:

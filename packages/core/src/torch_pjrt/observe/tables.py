@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -24,6 +24,18 @@ class Table:
     title: str
     headings: Sequence[str]
     rows: Sequence[Sequence[Any]]
+
+    def first(self, most: int) -> Table:
+        """Its first `most` rows, and one that says how many more there are.
+
+        >>> Table("Primes", ("prime",), [(2,), (3,), (5,)]).first(1).rows
+        [(2,), ('2 more',)]
+        """
+        left_out = len(self.rows) - most
+        if left_out <= 0:
+            return self
+        last = (f"{left_out} more", *[None] * (len(self.headings) - 1))
+        return replace(self, rows=[*self.rows[:most], last])
 
 
 class Shown:
