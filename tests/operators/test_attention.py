@@ -157,6 +157,25 @@ def test_dropout_keeps_the_mean() -> None:
     assert y.std().item() > 0.01
 
 
+def test_all_weights_dropped_give_zeros_and_no_gradient() -> None:
+    inputs = moved(triple(), DEVICE)
+
+    y = F.scaled_dot_product_attention(*inputs, dropout_p=1.0)
+    gradients = torch.autograd.grad(y.sum(), inputs)
+
+    assert not any(x.any() or x.isnan().any() for x in (y, *gradients))
+
+
+def test_no_probability_of_dropout_is_refused_as_on_cpu() -> None:
+    errors = []
+    for device in ("cpu", DEVICE):
+        with pytest.raises(RuntimeError) as raised:
+            F.scaled_dot_product_attention(*moved(triple(), device), dropout_p=1.5)
+        errors.append(str(raised.value))
+
+    assert errors[0] == errors[1]
+
+
 def test_a_chosen_backend_of_another_device_changes_nothing() -> None:
     args, kwargs = CALLS["causal"]
     plain = attended(DEVICE, args, kwargs)["output"]

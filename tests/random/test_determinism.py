@@ -37,6 +37,22 @@ def test_two_processes_with_one_seed_agree_bit_by_bit(python: Run) -> None:
     assert "0x" in first
 
 
+FIRST_USE = """
+import random
+import numpy as np
+import torch
+np.random.seed(0), random.seed(0), torch.manual_seed(0)
+before = np.random.get_state(legacy=False), random.getstate(), torch.get_rng_state().tolist()
+torch.ones(3, device="pjrt").sum().item()
+after = np.random.get_state(legacy=False), random.getstate(), torch.get_rng_state().tolist()
+print(str(before) == str(after), np.random.rand())
+"""
+
+
+def test_the_first_use_of_the_device_draws_no_numbers_of_the_host(python: Run) -> None:
+    assert python(FIRST_USE).stdout.split() == ["True", "0.5488135039273248"]
+
+
 def attended(x: torch.Tensor) -> torch.Tensor:
     return nn.functional.scaled_dot_product_attention(x, x, x)
 

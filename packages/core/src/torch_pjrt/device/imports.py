@@ -1,4 +1,4 @@
-"""What is done once a module of PyTorch's has been imported, without importing it.
+"""What is done once a module has been imported, or while it is, without importing it.
 
 Dynamo and Inductor take seconds to import, and most processes never do.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -16,8 +17,9 @@ from typing import Any
 from torch_pjrt.session import session
 
 Then = Callable[[Any], None]
+During = Callable[[], AbstractContextManager[None]]
 
-_asked: set[tuple[str, Then]] = session.own("what is done after imports", set())
+_asked: set[tuple[str, Then | During]] = session.own("what is done after imports", set())
 _arriving: dict[str, list[Then]] = session.own("what is done after imports that have begun", {})
 
 
@@ -40,6 +42,17 @@ def after_import(name: str, then: Then) -> None:
         _call_at_the_end(module, then)
     else:
         then(module)
+
+
+def during_import(name: str, during: During) -> None:
+    """Import the module, when somebody does, within `during()`. Does nothing where it has been imported.
+
+    >>> during_import("math", contextlib.nullcontext)
+    """
+    if (name, during) in _asked or name in sys.modules:
+        return
+    _asked.add((name, during))
+    sys.meta_path.insert(0, _Watch(name, lambda module: None, during))
 
 
 def _call_at_the_end(module: ModuleType, then: Then) -> None:
@@ -72,7 +85,8 @@ class _Arriving(ModuleSpec):
 class _Watch(MetaPathFinder):
     """Sees the import of one module, and is gone then. Who only asks for its spec leaves it waiting."""
 
-    def __init__(self, name: str, then: Then) -> None:
+    def __init__(self, name: str, then: Then, during: During = nullcontext) -> None:
+        self.during = during
         self._name = name
         self._then = then
         self._asking: set[int] = set()  # threads that ask the other finders
@@ -127,5 +141,6 @@ class _ThenCall(Loader):
         module.__loader__ = self._loader
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
-        self._loader.exec_module(module)
+        with self._watch.during():
+            self._loader.exec_module(module)
         self._watch.imported(module)

@@ -12,6 +12,7 @@ from torch_pjrt.device import (
     generators,
     modules,
     new_storages,
+    numbers_of_numpy,
     queue,
     tracers,
 )
@@ -53,6 +54,7 @@ def register() -> None:
     tracers.install()
     default_compiler.install()
     new_storages.install()
+    numbers_of_numpy.install()
     dlpack.install()
 
 

@@ -68,10 +68,13 @@ def _fits(
     key: torch.Tensor,
     value: torch.Tensor,
     mask: Optional,
+    dropout_p: float,
     is_causal: bool,
     enable_gqa: bool,
 ) -> bool:
     """Whether the operator's rule takes the call; PyTorch's composition takes or refuses others."""
+    if not 0 <= dropout_p < 1:  # of 1, which nothing makes up for, the composition makes zeros
+        return False
     if not query.dim() == key.dim() == value.dim() == 4 or not query.is_floating_point():
         return False
     if not query.dtype == key.dtype == value.dtype:
@@ -110,7 +113,7 @@ def scaled_dot_product_attention(
         given = query, key, value, attn_mask
         if query.dim() != 4:
             given = _of_four_dims(*given) or given
-        if _fits(*given, is_causal, enable_gqa):
+        if _fits(*given, dropout_p, is_causal, enable_gqa):
             out = _ONE_OPERATOR(*given, dropout_p, is_causal, scale=scale)[0]
             if query.dim() != 4:
                 out = out.reshape(*query.shape[:-1], value.shape[-1])
