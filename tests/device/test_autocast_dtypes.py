@@ -44,3 +44,10 @@ def test_every_operator_gives_the_dtypes_of_the_cpu(given: torch.dtype, lower: t
     different, n_calls = differences(calls_of_op_db(given, date.today().toordinal(), PARTS), lower)
     assert different == {}
     assert n_calls > 600 / PARTS / 2
+
+
+def test_a_dtype_that_is_refused_is_warned_of_at_the_line_that_asks() -> None:
+    torch.zeros(1, device="pjrt")
+    with pytest.warns(UserWarning, match="target dtype is not supported") as caught:
+        torch.autocast("pjrt", dtype=torch.float64)
+    assert caught[0].filename == __file__

@@ -5,6 +5,7 @@ Which operators they are is the device's to say (`plugin/autocast.py`); every ot
 
 from __future__ import annotations
 
+import inspect
 import threading
 from collections.abc import Callable
 from functools import wraps
@@ -204,12 +205,13 @@ def _clear_with_pytorchs_cache() -> None:
 
 def _set_default_in_each_thread() -> None:
     """`torch.autocast("pjrt")` of a thread that has not used it before finds bfloat16 there as well."""
-    original = torch.autocast.__init__
 
-    @wraps(original)
-    def init(self: torch.autocast, device_type: str, *args: Any, **kwargs: Any) -> None:
-        if device_type == "pjrt" and not hasattr(_set_up_in, "done"):
+    def new(cls: type[Any], *args: Any, **kwargs: Any) -> Any:
+        if not hasattr(_set_up_in, "done"):
             set_default_dtype()
-        original(self, device_type, *args, **kwargs)
+        return object.__new__(cls)
 
-    torch.autocast.__init__ = init  # type: ignore[method-assign]
+    # Not around `__init__`, which warns of dtypes in the name of the line that called it. Dynamo binds
+    # arguments by the signature of the class, which is that of `__new__` where there is one.
+    new.__signature__ = inspect.signature(torch.autocast.__init__)  # type: ignore[attr-defined]
+    torch.autocast.__new__ = new  # type: ignore[assignment]

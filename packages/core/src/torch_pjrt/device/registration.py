@@ -8,6 +8,7 @@ from torch.utils import backend_registration
 from torch_pjrt.device import (
     accelerator,
     autocast,
+    data_parallel,
     default_compiler,
     generators,
     modules,
@@ -48,6 +49,7 @@ def register() -> None:
     register_first(_set_up)
     accelerator.install()
     modules.install()
+    data_parallel.install()
     autocast.set_default_dtype()
     generators.install()
     queue.install()

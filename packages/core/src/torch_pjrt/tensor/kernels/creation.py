@@ -39,6 +39,7 @@ from torch_pjrt.tensor.storage.transfer import (
     overwrite,
     overwrite_on_device,
     spec_on_device,
+    untraced,
     upload,
 )
 from torch_pjrt.tensor.storage.uninitialized import filled, fills
@@ -215,7 +216,8 @@ def _without_class(x: torch.Tensor) -> torch.Tensor:
 
 def _local_scalar_dense(self: torch.Tensor) -> bool | int | float | complex:
     """The value of a tensor of one element; runs what is pending."""
-    return host_view(self).item()
+    with untraced():
+        return host_view(self).item()
 
 
 def equal(self: torch.Tensor, other: torch.Tensor) -> bool:

@@ -7,7 +7,9 @@ there, by PyTorch.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 from weakref import ref
 
@@ -444,10 +446,23 @@ def from_numpy(host: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
         host = host.view(dtypes.to_jax(carrier))
     if not host.flags.writeable:  # from_numpy would warn; the callers copy or only read
         host = _writeable(host)
-    tensor = torch.from_numpy(host)
+    with untraced():
+        tensor = torch.from_numpy(host)
     if dtype is torch.complex32 or dtypes.is_halved(dtype):
         return tensor.to(dtype)
     return tensor.view(dtype) if carrier is not None else tensor
+
+
+def untraced() -> AbstractContextManager[None]:
+    """`torch.jit.trace` does not warn of what is done within: it is ours, and what is read was warned of."""
+    return nullcontext() if torch._C._get_tracing_state() is None else _without_its_warnings()
+
+
+@contextmanager
+def _without_its_warnings() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", torch.jit.TracerWarning)  # pyright: ignore[reportPrivateImportUsage]
+        yield
 
 
 class _Holder:
