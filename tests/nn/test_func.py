@@ -195,6 +195,44 @@ def test_an_ensemble_of_modules_gives_what_it_gives_on_the_cpu() -> None:
     assert difference(case) is None
 
 
+# Of a matrix of 4 rows and 3 columns: 4 time steps, or a batch of 4.
+RECURRENT: dict[str, Callable[[], nn.Module]] = {
+    "GRU": lambda: nn.GRU(3, 2),
+    "GRU of two layers, both ways": lambda: nn.GRU(3, 2, 2, bidirectional=True),
+    "GRU without biases": lambda: nn.GRU(3, 2, bias=False),
+    "LSTM": lambda: nn.LSTM(3, 2),
+    "LSTM with projections": lambda: nn.LSTM(3, 4, proj_size=2),
+    "RNN": lambda: nn.RNN(3, 2),
+    "GRUCell": lambda: nn.GRUCell(3, 2),
+    "LSTMCell": lambda: nn.LSTMCell(3, 2),
+    "LSTMCell without biases": lambda: nn.LSTMCell(3, 2, bias=False),
+}
+
+
+@pytest.mark.parametrize("name", RECURRENT)
+def test_tangents_go_through_recurrent_layers_as_on_the_cpu(name: str) -> None:
+    def tangents(device: str) -> dict[str, Any]:
+        torch.manual_seed(0)
+        module = RECURRENT[name]().double().to(device)
+        x = torch.sin(1.7 * torch.arange(12, dtype=torch.float64)).reshape(4, 3).to(device)
+        packed = nn.utils.rnn.pack_sequence([x, x[:2]])
+
+        def of_packed(x: torch.Tensor) -> Any:
+            return module(packed._replace(data=x))[0].data
+
+        pushed = {
+            way: TRANSFORMATIONS[way](module, x) for way in ("jvp", "forward AD", "jvp of jvp")
+        }
+        if not isinstance(module, nn.RNNCellBase):  # whose jvp the CPU has not
+            pushed["packed"] = TRANSFORMATIONS["forward AD"](of_packed, packed.data)
+        return pushed
+
+    case = on_both(name, tangents, FUSED)
+
+    assert case.cpu.error is None
+    assert difference(case) is None
+
+
 # fmt: off
 BINARY = (
     "add", "sub", "rsub", "mul", "div", "pow", "atan2", "hypot", "maximum", "minimum", "fmax", "fmin",

@@ -6,6 +6,7 @@ device, which it starts if it must: what one process writes then, the other does
 
 from __future__ import annotations
 
+from multiprocessing.context import get_spawning_popen
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
@@ -24,7 +25,21 @@ def install() -> None:
 def _reduce(storage: Any) -> Any:
     if storage.device.type != "pjrt":
         return reductions.reduce_storage(storage)
-    return received, (storage.cpu(),)
+    host = storage.cpu()
+    if get_spawning_popen() is not None:
+        # What a process is started with: it gets the descriptor of memory that is shared, which has to stay
+        # open until it runs, and nothing but the pickler holds this copy.
+        return received_bytes, (_bytes_of(host).numpy(),)
+    return received, (host,)
+
+
+def _bytes_of(host: torch.UntypedStorage) -> torch.Tensor:
+    return torch.empty(0, dtype=torch.uint8).set_(host)  # pyright: ignore[reportArgumentType]
+
+
+def received_bytes(host: Any) -> torch.UntypedStorage:
+    """In the process that is started: the storage on the device there."""
+    return received(torch.from_numpy(host).untyped_storage())
 
 
 def received(host: torch.UntypedStorage) -> torch.UntypedStorage:

@@ -42,10 +42,16 @@ def kernels() -> dict[Any, Callable[..., Any]]:
 
 def left_out() -> list[Absent]:
     """The operators with a kernel that this PyTorch lacks, above autograd and of sparse tensors, too."""
-    from torch_pjrt.tensor.kernels import attention, attention_backward, composites, linear
+    from torch_pjrt.tensor.kernels import (
+        attention,
+        attention_backward,
+        composites,
+        linear,
+        recurrent,
+    )
     from torch_pjrt.tensor.sparse import kernels
 
-    tables = (attention, attention_backward, composites, linear)
+    tables = (attention, attention_backward, composites, linear, recurrent)
     above = [op for table in tables for op in table.ABOVE_AUTOGRAD]
     sparse = (op for op, _ in kernels.KERNELS)
     return absent(dict.fromkeys((*_all(), *above, *sparse)))

@@ -136,7 +136,13 @@ def _need_jax() -> None:
 def _register_all() -> None:
     from torch_pjrt.client.client import client
     from torch_pjrt.tensor.checks.refusals import CHECKED, refusing
-    from torch_pjrt.tensor.kernels import attention, attention_batched, composites, linear
+    from torch_pjrt.tensor.kernels import (
+        attention,
+        attention_batched,
+        composites,
+        linear,
+        recurrent,
+    )
     from torch_pjrt.tensor.padding import calls  # noqa: F401  what records calls has it from then on
     from torch_pjrt.tensor.recording import metas
     from torch_pjrt.tensor.recording.kernel_source import kernel_of
@@ -156,7 +162,12 @@ def _register_all() -> None:
         if op._schema.name + _dotted(op) not in already:
             library.impl(op, _at_once_if_asked(refusing(op, kernel)), KEY)
     _register_above_autograd(
-        {**attention.ABOVE_AUTOGRAD, **composites.ABOVE_AUTOGRAD, **linear.ABOVE_AUTOGRAD}
+        {
+            **attention.ABOVE_AUTOGRAD,
+            **composites.ABOVE_AUTOGRAD,
+            **linear.ABOVE_AUTOGRAD,
+            **recurrent.ABOVE_AUTOGRAD,
+        }
     )
     with warnings.catch_warnings():  # it stands in the place of PyTorch's, for other devices too
         warnings.filterwarnings("ignore", "Warning only once for all operators")
