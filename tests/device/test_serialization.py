@@ -152,6 +152,13 @@ def test_pickle_keeps_values_device_and_gradient_flag() -> None:
     assert (y.device.type, y.requires_grad, y.tolist()) == ("pjrt", True, [0, 1, 2])
 
 
+def test_empty_tensor_is_pickled_where_the_device_is_the_default_one() -> None:
+    with torch.device("pjrt"):
+        x = pickle.loads(pickle.dumps(torch.empty(0, 3)))
+
+    assert (x.device.type, x.shape) == ("pjrt", (0, 3))
+
+
 def test_deepcopy_has_memory_of_its_own() -> None:
     original: Any = model().to("pjrt")
     duplicate = copy.deepcopy(original)

@@ -52,6 +52,17 @@ def test_jagged_tensor_works() -> None:
     assert [t.sum().item() for t in (jagged * 2).unbind()] == [12, 24]
 
 
+def test_jagged_tensor_is_compiled() -> None:
+    double = torch.compile(lambda x: x.relu() * 2)
+    found = []
+    for lengths in ((2, 4), (1, 3, 5)):
+        parts = [torch.ones(n, 3, device="pjrt") for n in lengths]
+        jagged = torch.nested.nested_tensor(parts, layout=torch.jagged)
+        found.append([t.sum().item() for t in double(jagged).unbind()])
+
+    assert found == [[12, 24], [6, 18, 30]]
+
+
 @pytest.mark.filterwarnings("ignore:.*runs on the CPU:UserWarning")
 def test_padded_jagged_tensor_has_gradients() -> None:
     parts = [torch.ones(n, 3, device="pjrt", requires_grad=True) for n in (2, 4)]

@@ -330,3 +330,12 @@ def test_a_captured_step_is_not_padded() -> None:
             assert float(step(x.to("pjrt"))) == 2 * float(x.sum())
 
     assert step.replays > 0
+
+
+def test_sizes_are_numbers_of_the_host_where_the_device_is_the_default_one() -> None:
+    total = torch.compile(lambda x: x.relu().sum(0), dynamic=True)
+
+    with torch.device("pjrt"):
+        found = [total(torch.ones(n, 2)).tolist() for n in (1003, 1005)]  # whose counts nobody made before
+
+    assert found == [[1003, 1003], [1005, 1005]]

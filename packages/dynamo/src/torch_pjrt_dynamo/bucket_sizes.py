@@ -18,7 +18,7 @@ class Buckets:
 
     def capacity_for(self, n: int) -> int | None:
         """The size to which `n` is padded; None where there is none: then the program is for that size."""
-        if n < 1:
+        if not isinstance(n, int) or n < 1:  # the size of a jagged dim is no number
             return None
         if self.sizes is None:
             return 1 << (n - 1).bit_length()

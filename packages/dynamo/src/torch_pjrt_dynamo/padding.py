@@ -26,7 +26,7 @@ def count_value(n: int) -> Value:
     key = n, id(client())
     value = _counts.get(key)
     if value is None:
-        value = _counts[key] = upload(torch.tensor(n))
+        value = _counts[key] = upload(torch.tensor(n, device="cpu"))
         if len(_counts) > _REMEMBERED:
             _counts.popitem(last=False)
     return value

@@ -104,7 +104,7 @@ def upload_parts(
     """
     spec = contiguous_spec(spec.shape, spec.dtype)
     if on_upload:
-        source = torch.empty(spec.shape, dtype=spec.dtype)
+        source = torch.empty(spec.shape, dtype=spec.dtype, device="cpu")
         for index, _ in indices(sharding, spec.shape):
             source[index] = part_at(index)
         return upload(source, copy=False, sharding=sharding)
@@ -440,7 +440,7 @@ def to_numpy(source: torch.Tensor, *, copy: bool = True) -> np.ndarray:
 def from_numpy(host: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
     """A CPU tensor on the same memory as a NumPy array (read only if that is); complex32 is a copy."""
     if not host.size:  # NumPy's strides say nothing then, and PyTorch's must be right
-        return torch.empty(host.shape, dtype=dtype)
+        return torch.empty(host.shape, dtype=dtype, device="cpu")
     carrier = dtypes.CARRIED_AS.get(dtype)
     if carrier is not None:
         host = host.view(dtypes.to_jax(carrier))
