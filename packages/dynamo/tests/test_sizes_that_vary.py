@@ -336,6 +336,7 @@ def test_sizes_are_numbers_of_the_host_where_the_device_is_the_default_one() -> 
     total = torch.compile(lambda x: x.relu().sum(0), dynamic=True)
 
     with torch.device("pjrt"):
-        found = [total(torch.ones(n, 2)).tolist() for n in (1003, 1005)]  # whose counts nobody made before
+        sizes = (1003, 1005)  # whose counts nobody made before
+        found = [total(torch.ones(n, 2)).tolist() for n in sizes]
 
     assert found == [[1003, 1003], [1005, 1005]]

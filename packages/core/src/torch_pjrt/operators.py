@@ -68,12 +68,12 @@ def _unique(
         found = torch.unique(there, return_inverse=True, return_counts=True, dim=0)
     results = [
         self.new_zeros(self.shape),
-        torch.zeros(len(self), dtype=torch.int64),
-        torch.zeros(len(self), dtype=torch.int64),
+        torch.zeros(len(self), dtype=torch.int64, device="cpu"),
+        torch.zeros(len(self), dtype=torch.int64, device="cpu"),
     ]
     for result, part in zip(results, found, strict=True):
         result[: len(part)] = part
-    return results[0], results[1], results[2], torch.tensor(len(found[0]))
+    return results[0], results[1], results[2], torch.tensor(len(found[0]), device="cpu")
 
 
 def _meta_unique(
@@ -90,15 +90,15 @@ def _meta_unique(
 
 def _weights_fault(self: Tensor) -> Tensor:
     if not bool((self >= 0).all()):
-        return torch.tensor(1)
+        return torch.tensor(1, device="cpu")
     if bool(self.isinf().any()):
-        return torch.tensor(2)
-    return torch.tensor(3 if bool((self == 0).all(-1).any()) else 0)
+        return torch.tensor(2, device="cpu")
+    return torch.tensor(3 if bool((self == 0).all(-1).any()) else 0, device="cpu")
 
 
 def _fault(self: Tensor, kind: str) -> Tensor:
     found = FAULTS[kind](self).flatten().nonzero()
-    return torch.tensor(1 + int(found[0]) if len(found) else 0)
+    return torch.tensor(1 + int(found[0]) if len(found) else 0, device="cpu")
 
 
 _library.impl("fault", _fault, "CPU")

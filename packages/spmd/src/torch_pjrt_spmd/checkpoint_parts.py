@@ -139,7 +139,7 @@ def _get_tensor_shard(self: torch.Tensor, index: Any) -> torch.Tensor:
     offsets = tuple(index.offset)
     if offsets not in load.parts:
         where = next(i for i in load.arriving.indices if offsets_of(i) == index.offset)
-        empty = torch.empty(sizes_of(where), dtype=tensor.dtype)
+        empty = torch.empty(sizes_of(where), dtype=tensor.dtype, device="cpu")
         load.parts[offsets] = _Part(where, empty, empty.numel())
     return load.parts[offsets].content
 

@@ -23,7 +23,7 @@ class OneProcessMesh(DeviceMesh):
     """
 
     def __init__(self, mesh: Mesh | SubMesh, root: OneProcessMesh | None = None) -> None:
-        order = torch.tensor(mesh.root.order).reshape(mesh.root.shape)
+        order = torch.tensor(mesh.root.order, device="cpu").reshape(mesh.root.shape)
         whole = tuple(
             slice(None) if name in mesh.axis_names else 0 for name in mesh.root.axis_names
         )

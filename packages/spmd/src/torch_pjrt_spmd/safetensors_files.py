@@ -311,7 +311,7 @@ def _write(sources: Mapping[str, Source], path: Path, metadata: Mapping[str, str
 def _write_tensor(source: Source, path: Path, begin: int) -> None:
     """Some rows of a part at a time: of the file no more than these are in memory."""
     integer = _INTEGERS[source.dtype.itemsize]
-    dtype = torch.empty(0, dtype=integer).numpy().dtype
+    dtype = torch.empty(0, dtype=integer, device="cpu").numpy().dtype
     row_nbytes = source.nbytes // source.shape[0] if source.shape else source.nbytes
     n = max(_MOST_MAPPED // max(row_nbytes, 1), 1)
     for index, part in source.parts():

@@ -34,7 +34,7 @@ def _reduce(storage: Any) -> Any:
 
 
 def _bytes_of(host: torch.UntypedStorage) -> torch.Tensor:
-    return torch.empty(0, dtype=torch.uint8).set_(host)  # pyright: ignore[reportArgumentType]
+    return torch.empty(0, dtype=torch.uint8, device="cpu").set_(host)  # pyright: ignore[reportArgumentType]
 
 
 def received_bytes(host: Any) -> torch.UntypedStorage:

@@ -28,7 +28,7 @@ _E4M3 = dtypes.to_jax(torch.float8_e4m3fn) if dtypes.is_supported(torch.float8_e
 _E8M0 = np.dtype(ml_dtypes.float8_e8m0fnu)
 _LARGEST_E4M3 = 448
 # Whether this PyTorch gives the largest number for what float8_e4m3fn has no room for; once it gave nan.
-_SATURATES = bool(torch.tensor(1e4).to(torch.float8_e4m3fn).float() == _LARGEST_E4M3)
+_SATURATES = bool(torch.tensor(1e4, device="cpu").to(torch.float8_e4m3fn).float() == _LARGEST_E4M3)
 
 
 class Promote(enum.Enum):

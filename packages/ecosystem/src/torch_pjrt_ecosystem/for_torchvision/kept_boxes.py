@@ -18,7 +18,7 @@ from torch_pjrt.extend import lowers
 @torch.library.custom_op("torch_pjrt_ecosystem::kept_boxes", mutates_args=())
 def kept_boxes(boxes: Tensor, threshold: float) -> Tensor:
     """Which of boxes (x1, y1, x2, y2), best first, overlap no better one that is kept by more than that."""
-    kept = torch.ones(len(boxes), dtype=torch.bool)
+    kept = torch.ones(len(boxes), dtype=torch.bool, device=boxes.device)
     x1, y1, x2, y2 = boxes.unbind(1)
     areas = (x2 - x1) * (y2 - y1)
     for i in range(len(boxes)):

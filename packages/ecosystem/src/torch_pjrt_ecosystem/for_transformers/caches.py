@@ -24,12 +24,15 @@ class Positions:
 
     def __init__(self) -> None:
         self._range = (0, 0)
-        self._tensor = torch.empty(0)
+        self._tensor = torch.empty(0, device="cpu")
 
     def __call__(self, start: int, n: int, device: torch.device) -> torch.Tensor:
         """It."""
         if (start, n) != self._range:
-            self._range, self._tensor = (start, n), torch.arange(start, start + n).to(device)
+            self._range, self._tensor = (
+                (start, n),
+                torch.arange(start, start + n, device="cpu").to(device),
+            )
         return self._tensor
 
 

@@ -200,7 +200,7 @@ def _prefill(
         return original(self, input_ids, generation_config, model_kwargs, is_first_iteration)
     cache, n = _cache_of(model_kwargs), input_ids.shape[1]
     size = caches.rounded_up(n, cache.get_max_length())
-    last = torch.tensor([n - 1]).to(self.device)
+    last = torch.tensor([n - 1], device="cpu").to(self.device)
     given = dict(model_kwargs)
     for name in _PADDED & given.keys():
         if isinstance(given[name], Tensor):

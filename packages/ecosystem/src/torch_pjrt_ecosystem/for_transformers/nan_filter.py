@@ -61,7 +61,7 @@ def _maybe_log_save_evaluate(
 def _filtered(self: Any, loss: torch.Tensor) -> torch.Tensor:
     """The count is a tensor: a number would become an input of the program in the second step."""
     total, n = self._tr_loss, 1 + self.state.global_step - self._globalstep_last_logged
-    average = total / torch.tensor(n, dtype=total.dtype).to(total.device)
+    average = total / torch.tensor(n, dtype=total.dtype, device="cpu").to(total.device)
     return torch.where(torch.isfinite(loss), loss, average)
 
 

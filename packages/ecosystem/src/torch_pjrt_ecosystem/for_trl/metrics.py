@@ -41,7 +41,7 @@ def _compute_loss(original: Callable[..., Any], self: Any, *args: Any, **kwargs:
     device = getattr(getattr(self, "accelerator", None), "device", None)
     if isinstance(total, int) and device is not None and device.type == "pjrt":
         # A tensor from the first step on, and behind each `log`, so that all steps are one program.
-        self._total_train_tokens = torch.tensor(total).to(device)
+        self._total_train_tokens = torch.tensor(total, device="cpu").to(device)
     with _items_stay():
         return original(self, *args, **kwargs)
 

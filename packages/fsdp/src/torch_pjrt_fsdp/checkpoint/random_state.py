@@ -26,7 +26,11 @@ class RandomState:
                 "keys": torch.from_numpy(np.asarray(keys).astype(np.int64)),
                 "numbers": [float(n) if isinstance(n, float) else int(n) for n in numbers],
             },
-            "python": {"version": version, "internal": torch.tensor(internal), "gauss": gauss},
+            "python": {
+                "version": version,
+                "internal": torch.tensor(internal, device="cpu"),
+                "gauss": gauss,
+            },
         }
         pjrt: Any = torch.pjrt  # type: ignore[attr-defined]
         if pjrt.is_initialized():

@@ -19,7 +19,7 @@ class SharedMemory:
         self.file: int | None = None
         self.identity = 0
         self._size = -1
-        self._bytes = torch.empty(0, dtype=torch.uint8)
+        self._bytes = torch.empty(0, dtype=torch.uint8, device="cpu")
         self._tensors: dict[tuple[int, torch.dtype, tuple[int, ...]], torch.Tensor] = {}
 
     def resize(self, n_bytes: int) -> None:

@@ -159,7 +159,7 @@ class Stored:
         if len(overlaps) == 1 and overlaps[0][1] == box and into is None:
             return _within(self._chunk(tensor, overlaps[0][0]), overlaps[0][0].box, box)
         if into is None:
-            into = torch.empty(box[1], dtype=tensor.dtype)
+            into = torch.empty(box[1], dtype=tensor.dtype, device="cpu")
         n = 0
         for chunk, common in overlaps:
             part = _within(self._chunk(tensor, chunk), chunk.box, common)
@@ -189,7 +189,7 @@ class Stored:
             return torch.load(text, weights_only=True, map_location="cpu")
         n = torch.Size(chunk.box[1]).numel() * tensor.dtype.itemsize
         if not n:
-            return torch.empty(chunk.box[1], dtype=tensor.dtype)
+            return torch.empty(chunk.box[1], dtype=tensor.dtype, device="cpu")
         if (chunk.file, chunk.begin) not in self._verified:
             self._check(tensor.name, chunk.file, chunk.at, n, chunk.crc32)
             self._verified.add((chunk.file, chunk.begin))

@@ -50,7 +50,7 @@ def gptq(tensors: Tensors, sizes: Sizes, config: Mapping[str, Any]) -> Quantized
     zero = (_halves(tensors["qzeros"], 1).T + more).contiguous()
     group = columns // scale.shape[1]
     group_of = tensors.get("g_idx")
-    plain = torch.arange(columns) // group
+    plain = torch.arange(columns, device="cpu") // group
     if group_of is None or torch.equal(group_of.cpu().long(), plain):
         return Int4Linear(*sizes, (packing.pack(numbers, group), scale, zero))
     order = group_of.cpu().long().argsort(stable=True)
@@ -103,7 +103,9 @@ def _packed(tensors: Tensors, sizes: Sizes) -> QuantizedLinear:
         zero = _halves(zero, 0)[:n_rows] if is_packed else packing.from_middle(zero)
     group = columns // scale.shape[1]
     numbers = _halves(words, 1)
-    if group_of is None or torch.equal(group_of.cpu().long(), torch.arange(columns) // group):
+    if group_of is None or torch.equal(
+        group_of.cpu().long(), torch.arange(columns, device="cpu") // group
+    ):
         return Int4Linear(*sizes, (packing.pack(numbers, group), scale, zero))
     order = group_of.long().argsort(stable=True)
     packed = packing.pack(numbers[:, order], group)

@@ -33,7 +33,7 @@ def _float(field: Tensor) -> Tensor:
 
 def _bits(field: Tensor, width: int, n_bytes: int) -> Tensor:
     """Numbers of 2 or 4 bits, 256 (or fewer) a block: runs of `n_bytes` bytes hold the lowest bits first."""
-    shifts = torch.arange(0, 8, width, dtype=torch.uint8)[:, None]
+    shifts = torch.arange(0, 8, width, dtype=torch.uint8, device="cpu")[:, None]
     runs = field.reshape(len(field), -1, 1, n_bytes) >> shifts
     return (runs & (2**width - 1)).flatten(1)
 
@@ -48,7 +48,7 @@ def q3_k(raw: Tensor, sizes: Sizes) -> QuantizedLinear:
     high, numbers, packed, d = _parts(raw, sizes, (32, 64, 12, 2))
     factors = _bits(packed[:, :8], 4, 8) | (_bits(packed[:, 8:], 2, 4) << 4)
     scale = _float(d) * (factors.float() - 32)
-    third = (high[:, None] >> torch.arange(8, dtype=torch.uint8)[:, None]) & 1
+    third = (high[:, None] >> torch.arange(8, dtype=torch.uint8, device="cpu")[:, None]) & 1
     # From -4 to 3, and 8 stands for 0.
     whole = _bits(numbers, 2, 32) + (third.flatten(1) << 2) + 4
     scale = scale.reshape(sizes[1], -1)

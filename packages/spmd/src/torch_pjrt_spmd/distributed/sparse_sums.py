@@ -34,7 +34,9 @@ def sum_in_place(group: Group, x: torch.Tensor, kind: Any, gather: Gather) -> No
         )
     counts = [int(n) for _, n in described]
     every = [_gathered(group, part, counts, gather) for part in (indices, values)]
-    total = torch.sparse_coo_tensor(every[0].t(), every[1], x.shape, check_invariants=False)
+    total = torch.sparse_coo_tensor(
+        every[0].t(), every[1], x.shape, check_invariants=False, device=every[1].device
+    )
     x.copy_(total.coalesce())
 
 

@@ -22,7 +22,7 @@ from torch_pjrt.tensor.recording.cpu_errors import raise_as_on_cpu, raise_if_ref
 def kron_out(self: torch.Tensor, other: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
     """The Kronecker product, written to `out` as a product's `out=` is: resized, cast or refused."""
     product = torch.kron(self, other)
-    return torch.mul(product, torch.ones((), dtype=product.dtype), out=out)
+    return torch.mul(product, torch.ones((), dtype=product.dtype, device="cpu"), out=out)
 
 
 def max_pool1d(

@@ -151,7 +151,7 @@ def empty_strided(
 def copy_(self: torch.Tensor, src: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
     """`self[...] = src` in every direction between host and device."""
     if src.__class__ in NUMBERS:  # PyTorch takes them for tensors without dims
-        src = torch.tensor(src, dtype=_EXACT[src.__class__])
+        src = torch.tensor(src, dtype=_EXACT[src.__class__], device="cpu")
     if not is_pjrt(self):
         return self.copy_(download(src))
     if self is src or (is_pjrt(src) and same_view(self, src)):

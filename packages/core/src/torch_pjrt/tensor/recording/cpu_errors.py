@@ -230,7 +230,7 @@ def _overlap_error(
     if sum(sizes.values()) > _LARGE:
         return None
     storages = {  # of zeros: a valid index
-        buffer: torch.zeros(size, dtype=torch.uint8).untyped_storage()
+        buffer: torch.zeros(size, dtype=torch.uint8, device="cpu").untyped_storage()
         for buffer, size in sizes.items()
     }
 

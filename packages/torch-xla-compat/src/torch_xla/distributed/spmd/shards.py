@@ -86,7 +86,7 @@ def load_local_shards_(tensor: torch.Tensor, shards: Sequence[XLAShard]) -> None
         )
     if len(shards) != len(now):
         raise RuntimeError(f"{len(shards)} shards were given for a tensor of {len(now)} shards.")
-    values = torch.empty(tensor.shape, dtype=tensor.dtype)
+    values = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
     for own, given in zip(now, shards, strict=True):
         if given.data.shape != own.data.shape:
             raise RuntimeError(
@@ -120,7 +120,7 @@ def from_cpu_shards(
         raise RuntimeError(
             f"Shards of {list(shards[0].shape)}, {lengths} along each dim, are no tensor of {shape}."
         )
-    values = torch.empty(whole, dtype=shards[0].dtype)
+    values = torch.empty(whole, dtype=shards[0].dtype, device="cpu")
     for place, number in np.ndenumerate(mesh.get_logical_mesh()):
         at = []
         for axes, size in zip(entries, shards[0].shape, strict=False):
