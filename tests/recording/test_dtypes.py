@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -144,6 +145,52 @@ def test_default_dtype_is_asked_at_each_call() -> None:
 
     assert before == torch.float32
     assert after == (torch.float64, torch.float64)
+
+
+@contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda device: torch.ones(2, device=device),
+        lambda device: torch.linspace(0, 1, 3, device=device),
+        lambda device: torch.full((2,), 1j, device=device),
+        lambda device: torch.eye(2, device=device),
+        lambda device: torch.kaiser_window(3, device=device),
+        lambda device: torch.arange(3, device=device) / 2,
+        lambda device: torch.arange(3, device=device) * 1.5,
+        lambda device: torch.arange(3, device=device).sin(),
+    ],
+)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_the_default_dtype_is_that_of_the_call_not_of_the_run(
+    make: Callable[[str], torch.Tensor], dtype: torch.dtype
+) -> None:
+    with default_dtype(dtype):
+        x, on_cpu = make("pjrt"), make("cpu")
+    y = make("pjrt")
+
+    torch.testing.assert_close(x.cpu(), on_cpu)
+    torch.testing.assert_close(y.cpu(), make("cpu"))
+
+
+def test_numbers_are_compared_in_the_default_dtype_of_the_call() -> None:
+    x = torch.tensor([2**24 + 1], device="pjrt")
+    single = (x > 2**24 + 0.5).item()  # both are 2**24 as float32
+    with default_dtype(torch.float64):
+        double = x > 2**24 + 0.5
+
+    assert not single
+    assert double.item()
+    assert not (x > 2**24 + 0.5).item()
 
 
 def test_complex_numbers_compute_as_on_cpu() -> None:

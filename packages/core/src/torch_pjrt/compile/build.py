@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +36,7 @@ from torch_pjrt.graph.stacks import ELEMENTS, STACK
 from torch_pjrt.graph.tensor_spec import TensorSpec
 from torch_pjrt.lowering import bounds, complex32, window
 from torch_pjrt.lowering.host_memory import Sharding, lies_on_host, on_chips
+from torch_pjrt.lowering.promote import with_default_dtype
 from torch_pjrt.lowering.slice import added_at
 from torch_pjrt.lowering.table import Lowering, LoweringTable
 from torch_pjrt.observe.lines import are_in_programs
@@ -149,8 +151,13 @@ def _results(node: Node, inputs: list[Array], scope: Scope) -> Sequence[Array]:
     if isinstance(node.op, FunctionOp):
         return node.op(*inputs)
     key = scope.key(node.draw) if node.signature.random and node.draw is not None else None
-    with precision_of(node, scope.precision):
+    with precision_of(node, scope.precision), _default_dtype_of(node):
         return apply(node, inputs, scope.table, number, key)
+
+
+def _default_dtype_of(node: Node) -> AbstractContextManager[None]:
+    dtype = node.signature.default_dtype
+    return nullcontext() if dtype is torch.get_default_dtype() else with_default_dtype(dtype)
 
 
 def _read(signature: Signature, base: Array, offset: Any) -> Array:

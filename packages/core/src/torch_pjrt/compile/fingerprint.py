@@ -15,6 +15,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import jax
+import torch
 
 from torch_pjrt.caches import Cache
 from torch_pjrt.client import partition
@@ -148,6 +149,7 @@ def _of_signature(signature: Signature) -> str:
             s.returns,
             s.dropped,
             s.precision,
+            *(() if s.default_dtype is torch.float32 else (s.default_dtype,)),
             *_of_added_rule(s),
         )
         known = hashlib.sha256(written(look).encode()).hexdigest()[:32]

@@ -62,6 +62,7 @@ def _signature_with(s: Signature, name: str) -> Signature:
         returns=s.returns,
         dropped=s.dropped,
         precision=name,
+        default_dtype=s.default_dtype,
         expand=None if inner is None else lambda _: with_precision(inner, name),
     )
 

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from torch_pjrt.caches import Interned
 from torch_pjrt.graph.tensor_spec import TensorSpec
 
@@ -147,6 +149,8 @@ class Signature:
     expansion  the graph of simpler operators that stands for it, where it has no rule of its own.
     dropped    for each result: False, True if it is None, or the number it is; none: all are there.
     precision  of products of float32 in it, by PyTorch's name; None for the one that is in force.
+    default_dtype    PyTorch's when the operator was called: its rule is traced later, when another may be in
+               force. Always float32 where `op` is none of PyTorch's.
 
         >>> from torch_pjrt.testing.graphs import parse
         >>> graph = parse('''
@@ -170,6 +174,7 @@ class Signature:
     expansion: Graph | None = None
     dropped: tuple[bool | int, ...] = ()
     precision: str | None = None
+    default_dtype: torch.dtype = torch.float32
     _plain: bool = field(init=False)
 
     def __post_init__(self) -> None:
@@ -200,18 +205,27 @@ def intern(
     returns: str = "tensor",
     dropped: tuple[bool | int, ...] = (),
     precision: str | None = None,
+    default_dtype: torch.dtype | None = None,
     expand: Callable[[Signature], Graph] | None = None,
 ) -> Signature:
     """The one signature of this pattern. `expand` is asked once, for a pattern that is new.
 
-    The other arguments are a `Signature`'s, `dropped` among them; all must be hashable.
+    The other arguments are a `Signature`'s, `dropped` among them; all must be hashable. `default_dtype` is
+    the one in force where it is None.
 
     >>> spec = contiguous_spec((3,), torch.float32)
     >>> signature = intern(aten.sin.default, (Slot(0),), {}, (spec,), (spec,))
     >>> signature is intern(aten.sin.default, (Slot(0),), {}, (spec,), (spec,))
     True
     """
-    key = (op, hashable(args), hashable(kwargs), specs, outs, random, returns, dropped, precision)
+    if not isinstance(op, torch._ops.OpOverload):
+        default_dtype = torch.float32
+    elif default_dtype is None:
+        default_dtype = torch.get_default_dtype()
+    key = (
+        *(op, hashable(args), hashable(kwargs), specs, outs),
+        *(random, returns, dropped, precision, default_dtype),
+    )
     signature = _interned.get(key)
     if signature is not None:
         return signature
@@ -233,6 +247,7 @@ def intern(
         expansion,
         dropped,
         precision,
+        default_dtype,
     )
     return _interned.one(key, made)  # another thread may have been faster
 

@@ -16,7 +16,7 @@ from jax import lax
 
 from torch_pjrt import dtypes
 from torch_pjrt.lowering.cast import cast
-from torch_pjrt.lowering.promote import Array, is_number, number_dtype, opmath
+from torch_pjrt.lowering.promote import Array, default_dtype, is_number, number_dtype, opmath
 from torch_pjrt.lowering.table import LoweringTable
 from torch_pjrt.lowering.versions import ARANGE_COUNTS_INTEGERS
 from torch_pjrt.overloads import aten
@@ -28,7 +28,7 @@ Dtype = torch.dtype | None
 
 
 def _filled(size: Shape, value: Any, dtype: Dtype) -> Array:
-    return lax.broadcast(cast(value, dtypes.to_jax(dtype or torch.get_default_dtype())), size)
+    return lax.broadcast(cast(value, dtypes.to_jax(dtype or default_dtype())), size)
 
 
 @table.lowers(aten.zeros.default, aten.empty.memory_format)
@@ -101,7 +101,7 @@ def eye(n: int, *, dtype: Dtype = None) -> Array:
 @table.lowers(aten.eye.m)
 def eye_m(n: int, m: int, *, dtype: Dtype = None) -> Array:
     rows, columns = (lax.broadcasted_iota(np.dtype(np.int32), (n, m), dim) for dim in (0, 1))
-    return cast(lax.eq(rows, columns), dtypes.to_jax(dtype or torch.get_default_dtype()))
+    return cast(lax.eq(rows, columns), dtypes.to_jax(dtype or default_dtype()))
 
 
 @table.lowers(aten.arange.default, static=["end"])
@@ -123,7 +123,7 @@ def arange_start_step(start: float, end: float, step: float = 1, *, dtype: Dtype
     numbers = (start, end, step)
     if dtype is None:
         is_float = any(isinstance(number, float) for number in numbers)
-        dtype = torch.get_default_dtype() if is_float else torch.int64
+        dtype = default_dtype() if is_float else torch.int64
     if dtype == torch.int64 and ARANGE_COUNTS_INTEGERS:
         start, end, step = (int(number) for number in numbers)
     if all(isinstance(number, int) for number in (start, end, step)):
@@ -144,7 +144,7 @@ def arange_start_step(start: float, end: float, step: float = 1, *, dtype: Dtype
 @table.lowers(aten.range.default, aten.range.step, static=["start", "end", "step"])
 def range_step(start: float, end: float, step: float = 1, *, dtype: Dtype = None) -> Array:
     """`start + step * i` up to `end`, which is included; computed in float64 for every float dtype."""
-    result = dtypes.to_jax(dtype or torch.get_default_dtype())
+    result = dtypes.to_jax(dtype or default_dtype())
     wide = np.dtype(np.int64 if result.kind in "iu" else np.float64)
     if result.kind in "iu":
         start, end, step = int(start), int(end), int(step)
@@ -171,7 +171,7 @@ def spaced(start: Any, end: Any, steps: int, wide: np.dtype) -> Array:
 
 def _spaced_dtype(start: Any, end: Any, dtype: Dtype) -> np.dtype:
     if dtype is None:
-        dtype = torch.get_default_dtype()
+        dtype = default_dtype()
         if any(_is_complex(x) for x in (start, end)):
             dtype = dtype.to_complex()
     return dtypes.to_jax(dtype)

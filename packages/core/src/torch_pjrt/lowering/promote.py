@@ -9,7 +9,9 @@ when it is an input of the program.
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import jax
@@ -29,6 +31,29 @@ _E8M0 = np.dtype(ml_dtypes.float8_e8m0fnu)
 _LARGEST_E4M3 = 448
 # Whether this PyTorch gives the largest number for what float8_e4m3fn has no room for; once it gave nan.
 _SATURATES = bool(torch.tensor(1e4, device="cpu").to(torch.float8_e4m3fn).float() == _LARGEST_E4M3)
+
+# PyTorch's default dtype when the operator whose rule is traced was called, if another is in force by now.
+_default: ContextVar[torch.dtype | None] = ContextVar("default dtype", default=None)
+
+
+def default_dtype() -> torch.dtype:
+    """PyTorch's default dtype, for the operator whose rule is traced.
+
+    >>> with with_default_dtype(torch.float64):
+    ...     default_dtype()
+    torch.float64
+    """
+    return _default.get() or torch.get_default_dtype()
+
+
+@contextmanager
+def with_default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    """Rules traced within are of operators that were called while this was PyTorch's default dtype."""
+    token = _default.set(dtype)
+    try:
+        yield
+    finally:
+        _default.reset(token)
 
 
 class Promote(enum.Enum):
@@ -59,7 +84,7 @@ def number_dtype(x: Any) -> torch.dtype:
         kind = x.dtype.kind
     else:
         kind = {bool: "b", int: "i", float: "f", complex: "c"}[type(x)]
-    default = torch.get_default_dtype()
+    default = default_dtype()
     if kind == "f":
         return default
     if kind == "c":
@@ -103,7 +128,7 @@ def result_type(*operands: Any) -> torch.dtype:
 def computed_in(dtype: torch.dtype, kind: Promote) -> torch.dtype:
     """The dtype an operator of this kind computes in, given the common dtype of its inputs."""
     if kind is Promote.INT_TO_FLOAT and not (dtype.is_floating_point or dtype.is_complex):
-        return torch.get_default_dtype()
+        return default_dtype()
     if kind is Promote.BOOL_TO_INT and dtype == torch.bool:
         return torch.int64
     return dtype

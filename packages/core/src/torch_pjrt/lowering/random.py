@@ -20,7 +20,7 @@ import torch
 from jax import lax
 
 from torch_pjrt import dtypes, operators
-from torch_pjrt.lowering.promote import as_dtype, opmath
+from torch_pjrt.lowering.promote import as_dtype, default_dtype, opmath
 from torch_pjrt.lowering.table import LoweringTable
 from torch_pjrt.overloads import aten
 
@@ -48,7 +48,7 @@ def _digits(dtype: np.dtype) -> int:
 
 
 def _dtype(dtype: torch.dtype | None) -> np.dtype:
-    return dtypes.to_jax(torch.get_default_dtype() if dtype is None else dtype)
+    return dtypes.to_jax(default_dtype() if dtype is None else dtype)
 
 
 def _unit(key: Array, shape: Shape, dtype: np.dtype) -> Array:

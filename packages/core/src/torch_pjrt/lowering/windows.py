@@ -13,7 +13,7 @@ import torch
 from jax import lax
 
 from torch_pjrt import dtypes
-from torch_pjrt.lowering.promote import as_dtype, opmath
+from torch_pjrt.lowering.promote import as_dtype, default_dtype, opmath
 from torch_pjrt.lowering.table import LoweringTable
 from torch_pjrt.overloads import aten
 
@@ -27,7 +27,7 @@ def kaiser_window(
     window_length: int, periodic: bool = True, beta: Any = 12.0, *, dtype: torch.dtype | None = None
 ) -> Array:
     """A modified Bessel function of half an ellipse, divided by its largest value."""
-    result = dtypes.to_jax(dtype or torch.get_default_dtype())
+    result = dtypes.to_jax(dtype or default_dtype())
     wide = opmath(result)
     if window_length <= 1:
         return lax.full((window_length,), 1, result)

@@ -110,6 +110,7 @@ class Builder:
             tuple([n.kind for n in slots.numbers]),
             random=draw is not None,
             returns=returns,
+            default_dtype=self.node.signature.default_dtype,
         )
         names = tuple(range(self.fresh, self.fresh + len(outs)))
         self.fresh += len(names)

@@ -75,6 +75,7 @@ def part(node: Node, positions: Sequence[int]) -> Node:
         tuple(signature.outs[i] for i in results),
         tuple(number.kind for number in numbers),
         returns="list" if signature.returns == "tensor" else signature.returns,
+        default_dtype=signature.default_dtype,
     )
     return Node(
         smaller,

@@ -140,6 +140,7 @@ def _register_all() -> None:
         attention,
         attention_batched,
         composites,
+        convolution,
         linear,
         recurrent,
     )
@@ -171,9 +172,10 @@ def _register_all() -> None:
     )
     with warnings.catch_warnings():  # it stands in the place of PyTorch's, for other devices too
         warnings.filterwarnings("ignore", "Warning only once for all operators")
-        for key, of_key in (*attention_batched.BATCHED.items(), *linear.BY_KEY.items()):
-            for op, kernel in of_key.items():
-                library.impl(op, kernel, key)
+        for by_key in (attention_batched.BATCHED, convolution.BY_KEY, linear.BY_KEY):
+            for key, of_key in by_key.items():
+                for op, kernel in of_key.items():
+                    library.impl(op, kernel, key)
     for op, key, kernel in operators.kernels():
         library.impl(op, kernel, key)
     for op, meta in metas.missing().items():

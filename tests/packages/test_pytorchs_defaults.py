@@ -1,4 +1,4 @@
-"""What a package makes on the host says so: `torch.set_default_device` moves every other factory's result."""
+"""What PyTorch's defaults would change names what it wants: a device, the dtype of a call."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ def calls(path: Path) -> Iterator[tuple[str, bool]]:
 
 
 def test_each_factory_has_a_device() -> None:
+    """`torch.set_default_device` moves the results of others, of what is made on the host, too."""
     sources = [
         path
         for path in sorted(ROOT.glob("packages/*/src/**/*.py"))
@@ -37,3 +38,24 @@ def test_each_factory_has_a_device() -> None:
 
     assert len(found) > 80
     assert [where for where, has_device in found if not has_device] == []
+
+
+def test_rules_ask_for_the_default_dtype_of_the_call() -> None:
+    """They are traced later, when another one may be in force: `lowering.promote.default_dtype` says which."""
+    asking = {
+        path.relative_to(ROOT).as_posix()
+        for path in ROOT.glob("packages/*/src/**/*.py")
+        if "get_default_dtype" in path.read_text()
+    }
+
+    core = "packages/core/src/torch_pjrt"
+    assert asking == {
+        f"{core}/compile/build.py",  # whether it is still the one of the call
+        f"{core}/graph/signature.py",  # when the call is learnt
+        f"{core}/lowering/promote.py",
+        f"{core}/replays/outside.py",  # whether a captured step is to be observed anew
+        f"{core}/tensor/kernels/creation.py",  # in the call
+        f"{core}/tensor/padding/recorded.py",
+        f"{core}/tensor/recording/argument_binding.py",
+        f"{core}/tensor/recording/kernel_source.py",
+    }
