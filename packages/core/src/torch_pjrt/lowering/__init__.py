@@ -73,6 +73,7 @@ KINDS: tuple[str, ...] = (
     "softmax",
     "sort",
     "unique",
+    "weight_norm",
     "windows",
 )
 
