@@ -16,6 +16,8 @@ import torch
 from torch import nn
 from torch.nn.parameter import UninitializedParameter
 
+from torch_pjrt.device.script_modules import move_parameters
+
 
 def install() -> None:
     """Wrap `nn.Module._apply`; does nothing the second time."""
@@ -26,6 +28,8 @@ def install() -> None:
 
     @wraps(original)
     def _apply(self: nn.Module, fn: Callable[..., Any], recurse: bool = True) -> nn.Module:
+        if isinstance(self, torch.jit.RecursiveScriptModule):
+            move_parameters(self, fn)
         before = _parameters(self) if running.depth == 0 else []
         running.depth += 1
         try:

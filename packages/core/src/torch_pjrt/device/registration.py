@@ -15,6 +15,7 @@ from torch_pjrt.device import (
     new_storages,
     numbers_of_numpy,
     queue,
+    script_modules,
     tracers,
 )
 from torch_pjrt.device.guard import PjrtGuard, PjrtHooks
@@ -49,6 +50,7 @@ def register() -> None:
     register_first(_set_up)
     accelerator.install()
     modules.install()
+    script_modules.install()
     data_parallel.install()
     autocast.set_default_dtype()
     generators.install()
