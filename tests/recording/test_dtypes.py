@@ -162,7 +162,7 @@ def default_dtype(dtype: torch.dtype) -> Iterator[None]:
     [
         lambda device: torch.ones(2, device=device),
         lambda device: torch.linspace(0, 1, 3, device=device),
-        lambda device: torch.full((2,), 1j, device=device),
+        lambda device: torch.full((2,), 0.3, device=device),
         lambda device: torch.eye(2, device=device),
         lambda device: torch.kaiser_window(3, device=device),
         lambda device: torch.arange(3, device=device) / 2,
@@ -180,6 +180,15 @@ def test_the_default_dtype_is_that_of_the_call_not_of_the_run(
 
     torch.testing.assert_close(x.cpu(), on_cpu)
     torch.testing.assert_close(y.cpu(), make("cpu"))
+
+
+def test_complex_numbers_have_the_default_precision_of_the_call() -> None:
+    with default_dtype(torch.float64):
+        x = torch.full((2,), 0.3j, device="pjrt")
+    y = torch.full((2,), 0.3j, device="pjrt")
+
+    assert (x.dtype, x.tolist()) == (torch.complex128, [0.3j, 0.3j])
+    assert torch.equal(y.cpu(), torch.full((2,), 0.3j))
 
 
 def test_numbers_are_compared_in_the_default_dtype_of_the_call() -> None:
