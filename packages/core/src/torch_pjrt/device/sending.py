@@ -29,12 +29,10 @@ def _reduce(storage: Any) -> Any:
     if get_spawning_popen() is not None:
         # What a process is started with: it gets the descriptor of memory that is shared, which has to stay
         # open until it runs, and nothing but the pickler holds this copy.
-        return received_bytes, (_bytes_of(host).numpy(),)
+        from torch_pjrt.device.storages import bytes_of
+
+        return received_bytes, (bytes_of(host).numpy(),)
     return received, (host,)
-
-
-def _bytes_of(host: torch.UntypedStorage) -> torch.Tensor:
-    return torch.empty(0, dtype=torch.uint8, device="cpu").set_(host)  # pyright: ignore[reportArgumentType]
 
 
 def received_bytes(host: Any) -> torch.UntypedStorage:

@@ -94,9 +94,14 @@ def to_cpu(storage: Any) -> torch.UntypedStorage:
     return host_storage(buffer_behind(storage)).untyped_storage()
 
 
+def bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:
+    """A CPU storage's bytes as a tensor on the same memory."""
+    return torch.empty(0, dtype=_bytes, device="cpu").set_(storage)  # pyright: ignore[reportArgumentType]
+
+
 def from_cpu(storage: torch.UntypedStorage) -> torch.UntypedStorage:
     """A storage of this device with the bytes of a CPU storage."""
-    source = torch.empty(0, dtype=_bytes, device="cpu").set_(storage)
+    source = bytes_of(storage)
     value = upload(source)
     buffer = Buffer(value, value.spec)
     buffer.viewed = True
@@ -113,7 +118,7 @@ def copy_(storage: Any, source: Any, non_blocking: bool | None = None) -> torch.
     """Replace the content by that of a storage of any device."""
     buffer = buffer_behind(storage)
     host = to_cpu(source) if source.device.type == "pjrt" else source
-    value = upload(torch.empty(0, dtype=_bytes, device="cpu").set_(host))
+    value = upload(bytes_of(host))
     buffer.value, buffer.spec = value, value.spec
     buffer.viewed = True
     buffer.blank = False

@@ -29,10 +29,8 @@ class Positions:
     def __call__(self, start: int, n: int, device: torch.device) -> torch.Tensor:
         """It."""
         if (start, n) != self._range:
-            self._range, self._tensor = (
-                (start, n),
-                torch.arange(start, start + n, device="cpu").to(device),
-            )
+            positions = torch.arange(start, start + n, device="cpu").to(device)
+            self._range, self._tensor = (start, n), positions
         return self._tensor
 
 

@@ -26,7 +26,7 @@ from torch_pjrt.session import session
 from torch_pjrt.tensor.padding.padded import padded_view
 from torch_pjrt.tensor.padding.recorded import size_tensor, with_rest
 from torch_pjrt.tensor.recording.cpu_errors import check_small
-from torch_pjrt.tensor.recording.schema import functional_of
+from torch_pjrt.tensor.recording.schema import functional_form
 from torch_pjrt.tensor.storage.buffer import buffer_of, is_pjrt
 from torch_pjrt.tensor.storage.counts import is_data_dependent
 from torch_pjrt.tensor.storage.transfer import host_view
@@ -320,7 +320,7 @@ def range_checks(op: Any, given: Given) -> Iterator[RangeCheck]:
 
 def checked(op: Any, kernel: Callable[..., Any]) -> Callable[..., Any]:
     """The kernel of `op` with its indices checked, if it takes any."""
-    functional = functional_of(op) if op._schema.is_mutable else op
+    functional = functional_form(op)
     checks_of = CHECKS.get(functional)
     if checks_of is None:
         return kernel

@@ -15,7 +15,7 @@ import torch
 
 from torch_pjrt.overloads import aten
 from torch_pjrt.tensor.recording.cpu_errors import raise_if_refused
-from torch_pjrt.tensor.recording.schema import functional_of
+from torch_pjrt.tensor.recording.schema import functional_form
 
 Suspicion = Callable[..., bool]
 
@@ -101,7 +101,7 @@ SUSPICIOUS: dict[Any, Suspicion] = {
 
 def with_numbers_tried(op: Any, kernel: Callable[..., Any]) -> Callable[..., Any]:
     """The kernel of `op` with its numbers looked at, if it refuses some."""
-    functional = functional_of(op) if op._schema.is_mutable else op
+    functional = functional_form(op)
     is_suspicious = SUSPICIOUS.get(functional)
     if is_suspicious is None:
         return kernel

@@ -12,7 +12,7 @@ from torch_pjrt.tensor.checks.bounds import checked
 from torch_pjrt.tensor.checks.numbers import with_numbers_tried
 from torch_pjrt.tensor.checks.values import looked_at
 from torch_pjrt.tensor.checks.warned import with_warnings
-from torch_pjrt.tensor.recording.schema import functional_of
+from torch_pjrt.tensor.recording.schema import functional_form
 
 Kernel = Callable[..., Any]
 
@@ -43,7 +43,7 @@ def refusing(op: Any, kernel: Kernel) -> Kernel:
 
 
 def _with_errors(op: Any, kernel: Kernel) -> Kernel:
-    functional = functional_of(op) if op._schema.is_mutable else op
+    functional = functional_form(op)
     if functional not in _FACTORIZATIONS:
         return kernel
     name, matrix = _FACTORIZATIONS[functional]

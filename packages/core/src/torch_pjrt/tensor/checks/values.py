@@ -23,7 +23,7 @@ from torch_pjrt.tensor.checks.bounds import RangeCheck, defer_check, known_to_be
 from torch_pjrt.tensor.padding.padded import count_tensor, padded_view
 from torch_pjrt.tensor.padding.recorded import with_rest
 from torch_pjrt.tensor.recording import record
-from torch_pjrt.tensor.recording.schema import functional_of
+from torch_pjrt.tensor.recording.schema import functional_form
 from torch_pjrt.tensor.storage.buffer import buffer_of, is_pjrt
 from torch_pjrt.tensor.storage.counts import is_data_dependent
 from torch_pjrt.tensor.storage.transfer import host_view
@@ -364,7 +364,7 @@ _READS = frozenset((aten.linalg_lstsq.default,))
 
 def looked_at(op: Any, kernel: Callable[..., Any]) -> Callable[..., Any]:
     """The kernel of `op`, which has the device look at the values, if it refuses some."""
-    functional = functional_of(op) if op._schema.is_mutable else op
+    functional = functional_form(op)
     faults_of = FAULTS.get(functional)
     if faults_of is None:
         return kernel

@@ -10,7 +10,7 @@ import torch
 
 from torch_pjrt.overloads import aten
 from torch_pjrt.tensor.recording import record
-from torch_pjrt.tensor.recording.schema import functional_of
+from torch_pjrt.tensor.recording.schema import functional_form
 from torch_pjrt.tensor.storage.buffer import is_pjrt, spec_and_offset
 from torch_pjrt.tensor.storage.counts import DATA_DEPENDENT
 
@@ -56,7 +56,7 @@ WARNED: dict[Any, Callable[..., bool]] = {
 
 def with_warnings(op: Any, kernel: Callable[..., Any]) -> Callable[..., Any]:
     """The kernel of `op`, which warns each time of what PyTorch warns of."""
-    is_warned = WARNED.get(functional_of(op) if op._schema.is_mutable else op)
+    is_warned = WARNED.get(functional_form(op))
     if is_warned is None:
         return kernel
 

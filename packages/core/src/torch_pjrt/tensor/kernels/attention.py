@@ -49,7 +49,7 @@ def _check_any_is_allowed() -> None:
         )
 
 
-def _is_differentiated_forward() -> bool:
+def is_differentiated_forward() -> bool:
     """Whether tangents may be carried along (`forward_ad`, `torch.func.jvp`): PyTorch has no rule there."""
     return forward_ad._current_level >= 0
 
@@ -108,7 +108,7 @@ def scaled_dot_product_attention(
 ) -> torch.Tensor:
     """One operator where its rule takes the call and nobody has forbidden it (`sdpa_kernel`)."""
     _check_any_is_allowed()
-    is_composed = _is_differentiated_forward() or (dropout_p > 0 and _draws_for_each())
+    is_composed = is_differentiated_forward() or (dropout_p > 0 and _draws_for_each())
     if _has_rule() and not is_composed:
         given = query, key, value, attn_mask
         if query.dim() != 4:

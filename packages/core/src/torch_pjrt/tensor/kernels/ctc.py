@@ -76,10 +76,8 @@ def _tensors(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Rows of labels, and both lengths, on the device."""
     longest = max(target_lengths, default=0)
-    inputs, lengths = (
-        torch.tensor(input_lengths, device="cpu"),
-        torch.tensor(target_lengths, device="cpu"),
-    )
+    inputs = torch.tensor(input_lengths, device="cpu")
+    lengths = torch.tensor(target_lengths, device="cpu")
     if targets.ndim == 1:
         positions = (lengths.cumsum(0) - lengths)[:, None] + torch.arange(longest, device="cpu")
         positions = positions.clamp(max=max(len(targets) - 1, 0))

@@ -10,16 +10,16 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.autograd import forward_ad
 
 from torch_pjrt.overloads import aten
+from torch_pjrt.tensor.kernels.attention import is_differentiated_forward
 
 Optional = torch.Tensor | None
 
 
 def _is_decomposed() -> bool:
     """Whether tangents may be carried along, or Python dispatches: it takes the decomposition anyway."""
-    return forward_ad._current_level >= 0 or torch._C._dispatch_tls_is_dispatch_key_included(
+    return is_differentiated_forward() or torch._C._dispatch_tls_is_dispatch_key_included(
         torch._C.DispatchKey.PythonDispatcher
     )
 
@@ -37,8 +37,11 @@ def _layers(op: Any) -> Callable[..., Any]:
     return layers
 
 
-def _given(*tensors: Optional) -> list[torch.Tensor]:
-    return [x for x in tensors if x is not None]
+def _one_step(op: Any, input: torch.Tensor, state: Any, *parameters: Optional) -> Any:
+    """What a layer of these parameters gives for one time step: a cell is that."""
+    given = [x for x in parameters if x is not None]
+    how = len(given) > 2, 1, 0.0, False, False, False
+    return _decomposed(op)(input[None], state, given, *how)
 
 
 def gru_cell(
@@ -49,12 +52,9 @@ def gru_cell(
     b_ih: Optional = None,
     b_hh: Optional = None,
 ) -> torch.Tensor:
-    """A cell is a layer for one time step."""
-    if forward_ad._current_level < 0:
+    if not is_differentiated_forward():
         return aten.gru_cell.default.decompose(input, hx, w_ih, w_hh, b_ih, b_hh)
-    parameters = _given(w_ih, w_hh, b_ih, b_hh)
-    how = b_ih is not None, 1, 0.0, False, False, False
-    return _decomposed(aten.gru.input)(input[None], hx[None], parameters, *how)[1][0]
+    return _one_step(aten.gru.input, input, hx[None], w_ih, w_hh, b_ih, b_hh)[1][0]
 
 
 def lstm_cell(
@@ -65,12 +65,10 @@ def lstm_cell(
     b_ih: Optional = None,
     b_hh: Optional = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """A cell is a layer for one time step."""
-    if forward_ad._current_level < 0:
+    if not is_differentiated_forward():
         return aten.lstm_cell.default.decompose(input, hx, w_ih, w_hh, b_ih, b_hh)
-    parameters = _given(w_ih, w_hh, b_ih, b_hh)
-    how = b_ih is not None, 1, 0.0, False, False, False
-    _, hy, cy = _decomposed(aten.lstm.input)(input[None], [x[None] for x in hx], parameters, *how)
+    state = [x[None] for x in hx]
+    _, hy, cy = _one_step(aten.lstm.input, input, state, w_ih, w_hh, b_ih, b_hh)
     return hy[0], cy[0]
 
 

@@ -156,6 +156,11 @@ def _argument(a: Any, own: Any) -> Argument:
     )
 
 
+def functional_form(op: Any) -> Any:
+    """`op`, or the overload that computes what it writes; None for a writing one if PyTorch has none."""
+    return functional_of(op) if op._schema.is_mutable else op
+
+
 def functional_of(op: Any) -> Any:
     """The overload that computes what `op` writes, or None if PyTorch has none."""
     namespace, _, base = op._schema.name.partition("::")

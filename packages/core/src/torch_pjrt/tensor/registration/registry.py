@@ -251,7 +251,7 @@ def _at_once_if_asked(kernel: Callable[..., Any]) -> Callable[..., Any]:
 
 def recordable(table: Any) -> Iterator[Any]:
     """Every aten overload whose functional form has a rule, and which PyTorch does not decompose first."""
-    from torch_pjrt.tensor.recording.schema import functional_of
+    from torch_pjrt.tensor.recording.schema import functional_form
 
     for full_name in torch._C._dispatch_get_all_op_names():
         if not full_name.startswith("aten::"):
@@ -261,7 +261,7 @@ def recordable(table: Any) -> Iterator[Any]:
             continue  # TorchScript's own operators have no overload object
         if _has_kernel(full_name, "CompositeImplicitAutograd"):
             continue
-        functional = functional_of(op) if op._schema.is_mutable else op
+        functional = functional_form(op)
         if functional in table:
             yield op
 
