@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
+from hangs import HANGS_S
+from started_processes import answer
 from torch import multiprocessing, nn
-
-
-def answer(model: nn.Module, x: torch.Tensor, to: Any) -> None:
-    """What the process that was started makes of its arguments, as lists."""
-    to.send((x.device.type, x.shape, model(torch.ones(2, device=x.device)).tolist()))
 
 
 @pytest.mark.parametrize("how", ["spawn", pytest.param("forkserver", marks=pytest.mark.slow)])
@@ -24,9 +19,9 @@ def test_a_process_is_started_with_a_model_and_a_tensor(how: str) -> None:
     process.start()
     there.close()
     try:
-        said = here.recv() if here.poll(100) else None
+        said = here.recv() if here.poll(HANGS_S) else None
     finally:
-        process.join(100)
+        process.join(HANGS_S)
 
     assert said == ("pjrt", (0,), model(torch.ones(2, device="pjrt")).tolist())
     assert process.exitcode == 0
