@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import multiprocessing, nn
+
 from hangs import HANGS_S
 from started_processes import answer
-from torch import multiprocessing, nn
 
 
 @pytest.mark.parametrize("how", ["spawn", pytest.param("forkserver", marks=pytest.mark.slow)])
