@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import multiprocessing, nn
@@ -12,7 +14,7 @@ from started_processes import answer
 
 @pytest.mark.parametrize("how", ["spawn", pytest.param("forkserver", marks=pytest.mark.slow)])
 def test_a_process_is_started_with_a_model_and_a_tensor(how: str) -> None:
-    context = multiprocessing.get_context(how)
+    context: Any = multiprocessing.get_context(how)
     model = nn.Linear(2, 3).to("pjrt").share_memory()
     here, there = context.Pipe()
 

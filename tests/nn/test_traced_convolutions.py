@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -15,7 +17,7 @@ def test_a_traced_convolution_computes_from_its_inputs(layer: nn.Module) -> None
     model = nn.Sequential(layer, nn.ReLU()).to("pjrt")
     x = torch.rand(1, 1, 4, 4, device="pjrt")
 
-    traced = torch.jit.trace(model, x)
+    traced: Any = torch.jit.trace(model, x)
     y = traced(2 * x)
     y.sum().backward()
 

@@ -28,7 +28,7 @@ def install() -> None:
 
     @wraps(original)
     def _apply(self: nn.Module, fn: Callable[..., Any], recurse: bool = True) -> nn.Module:
-        if isinstance(self, torch.jit.RecursiveScriptModule):
+        if isinstance(self, torch.jit.RecursiveScriptModule):  # pyright: ignore[reportPrivateImportUsage]
             move_parameters(self, fn)
         before = _parameters(self) if running.depth == 0 else []
         running.depth += 1
