@@ -125,6 +125,23 @@ def test_seeds_and_draws_compile_nothing_new(compiled: Count) -> None:
     assert compiled() <= 2
 
 
+def test_seeds_from_which_nothing_is_drawn_make_no_other_program(compiled: Count) -> None:
+    def drawn(*seeds: int) -> list[list[float]]:
+        torch.manual_seed(1)
+        a = torch.rand(3, device="pjrt")
+        for seed in seeds:
+            torch.manual_seed(seed)
+        return torch.stack([a, torch.rand(3, device="pjrt")]).tolist()
+
+    expected = drawn(7)
+    n_compiled = compiled()
+
+    assert drawn(5, 6, 7) == expected
+    assert drawn(7, 7) == expected
+    assert drawn(8) != expected
+    assert compiled() == n_compiled
+
+
 def test_dropout_draws_another_mask_each_time_and_scales() -> None:
     torch.manual_seed(0)
     x = torch.ones(10_000, device="pjrt")

@@ -106,10 +106,13 @@ class DeviceGenerator:
     def _restart(self, seed: int, offset: int) -> None:
         tape = current()
         self.seed, self.offset = seed, offset
-        tape.n_draws = 0
+        has_drawn, tape.n_draws = tape.n_draws > 0, 0
         self._drawing = None
         if tape.draws:
-            tape.draws.append((seed, offset))
+            if has_drawn:
+                tape.draws.append((seed, offset))
+            else:  # nobody has drawn from the last: without this it would be another program
+                tape.draws[-1] = (seed, offset)
             self._drawing = weakref.ref(tape)
 
 

@@ -3,8 +3,8 @@
 A case may end its process or never end: each worker is watched, and such a case is tried once more in
 the ordinary way before it counts as failed.
 
-From disk, some units are checked in one process, and then again in another, which loads the programs that the
-first has compiled; what counts is the second. There a case that ends its process has failed.
+From disk, some units run in one process, and are then checked in another, which loads the programs that the
+first has compiled. There a case that ends its process has failed.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from torch_pjrt.testing.current_test import find_quickly
 
 _UNITS = 60  # after so many, a worker makes room for a fresh one: programs stay in memory
 _UNITS_FROM_DISK = 60  # that a pair of processes checks
+_UNCOMPARED = "uncompared"  # the argument of a worker that compares nothing
 _FAST_S, _ORDINARY_S = 40, 3600  # how long a case may take
 _SLOW_WHEN_FAST = ("max_pool2d_with_indices_backward", "nn.functional.max_pool2d")
 
@@ -84,7 +85,10 @@ def _shepherd_of_pairs(units: Units, results: Results, device: str) -> None:
         while some := list(islice(_waiting(units), _UNITS_FROM_DISK)):
             with tempfile.TemporaryDirectory() as folder:
                 # Neither tries again: a program that was compiled in the ordinary way is another one.
-                compiles, loads = (_Worker(device, folder, tries_again=False) for _ in range(2))
+                compiles, loads = (
+                    _Worker(device, folder, tries_again=False, compares=compares)
+                    for compares in (False, True)
+                )
                 for unit in some:
                     for _ in compiles.check(unit):
                         pass
@@ -105,11 +109,13 @@ class _Worker:
 
     programs     the folder in which it keeps programs; none by default.
     tries_again  whether a case that ends it, or takes long, is tried in the ordinary way.
+    compares     whether it compares with the CPU; else it runs the cases on the device alone.
     """
 
     device: str
     programs: str = ""
     tries_again: bool = True
+    compares: bool = True
     fast: bool = True
     child: Child | None = None
     done: int = 0
@@ -157,7 +163,8 @@ class _Worker:
     def _started(self) -> Child:
         if self.child is None:
             self.child = Child(
-                ["-m", __name__, self.device], environment(quick=self.fast, programs=self.programs)
+                ["-m", __name__, self.device, *([] if self.compares else [_UNCOMPARED])],
+                environment(quick=self.fast, programs=self.programs),
             )
             self.done = 0
         return self.child
@@ -168,7 +175,7 @@ class _Worker:
             self.child = None
 
 
-def _work(device: str) -> None:
+def _work(device: str, how: str = "") -> None:
     """The worker: a list of cases a line comes in, a result a line goes out."""
     faulthandler.enable()
     find_quickly()
@@ -177,10 +184,11 @@ def _work(device: str) -> None:
     for line in sys.stdin:
         for operator, dtype, kind in json.loads(line):
             case = Case(operator, dtype, kind)
-            result = check(case, device, gaps.tolerance(case)).as_dict()
-            out.write(json.dumps(result) + "\n")
+            compares = how != _UNCOMPARED
+            result = check(case, device, gaps.tolerance(case), compares=compares)
+            out.write(json.dumps(result.as_dict()) + "\n")
             out.flush()
 
 
 if __name__ == "__main__":
-    _work(sys.argv[1])
+    _work(*sys.argv[1:])
