@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from typing import Any
@@ -188,11 +188,15 @@ def _difference(
     ours_part = part and determined(case.operator, ours.value)
     if part is not None and difference(ours_part, part, None, tolerance) is None:
         return None
-    if case.operator in UNINITIALIZED or _is_random(run, theirs.value):
+    # One other seed shows most random operators; of a rounding all 19 would be half of the time.
+    if case.operator in UNINITIALIZED or _is_random(run, theirs.value, range(1, 2)):
         result.chance += 1
         return None
     if difference(ours.value, theirs.value, lambda: _exact(run), tolerance) is None:
         result.rounded += 1
+        return None
+    if _is_random(run, theirs.value, range(2, 20)):  # few elements are often the same by chance
+        result.chance += 1
         return None
     return what
 
@@ -202,10 +206,10 @@ def _exact(run: Run) -> Any:
     return () if exact.error else exact.value
 
 
-def _is_random(run: Run, value: Any) -> bool:
-    """Whether the CPU itself gives other values after other seeds."""
+def _is_random(run: Run, value: Any, seeds: Iterable[int]) -> bool:
+    """Whether the CPU itself gives other values after one of these seeds; `value` came after 0."""
     seed_it = torch.manual_seed
-    for seed in range(1, 20):  # few elements are often the same by chance
+    for seed in seeds:
         # Some entries of op_db seed the generator themselves.
         with mock.patch("torch.manual_seed", lambda _, seed=seed: seed_it(seed)):
             again = _outcome(run.at, CPU, seed)
