@@ -28,7 +28,7 @@ from torch_pjrt.testing.conformance.check import Result, check
 from torch_pjrt.testing.current_test import find_quickly
 
 _UNITS = 60  # after so many, a worker makes room for a fresh one: programs stay in memory
-_UNITS_FROM_DISK = 60  # that a pair of processes checks
+_UNITS_FROM_DISK = 30  # that a pair of processes checks
 _UNCOMPARED = "uncompared"  # the argument of a worker that compares nothing
 _FAST_S, _ORDINARY_S = 40, 3600  # how long a case may take
 _SLOW_WHEN_FAST = ("max_pool2d_with_indices_backward", "nn.functional.max_pool2d")
