@@ -6,7 +6,9 @@ side.
 
 Two products of the backward sum over the rows of both factors. With the wide one, of scores, first, XLA's
 CPU compiler gives them to a routine that it knows nothing faster for; with it second they are taken by the
-library that takes the others, and the result, which is narrow, is transposed.
+library that takes the others, and the result, which is narrow, is transposed. Few rows or columns gain nothing
+so, and XLA's compiler ends the process at some products that are turned round ("Check failed: ...
+IsMonotonicWithDim0Major"): of 2 dims of batches, small, and returned as they are.
 """
 
 from __future__ import annotations
@@ -27,9 +29,14 @@ table = LoweringTable("CPU")
 # (shortest sequence, blocks of queries), by measurement: more take longer to compile, and gain nothing.
 _BLOCKS = ((512, 4), (128, 2))
 
+# The fewest rows and columns of scores whose product is turned round, by measurement.
+_ROWS, _COLUMNS = 64, 128
+
 
 def over_rows(x: Array, y: Array) -> Array:
-    """The barrier keeps XLA from turning the product round again."""
+    """Of scores, and what is narrow. The barrier keeps XLA from turning the product round again."""
+    if x.shape[2] < _ROWS or x.shape[3] < _COLUMNS:
+        return rules.over_rows(x, y)
     turned = lax.optimization_barrier(rules.over_rows(y, x))
     return lax.transpose(turned, (0, 1, 3, 2))
 
