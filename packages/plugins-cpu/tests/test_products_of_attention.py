@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 
 import torch
 import torch.nn.functional as F
@@ -25,3 +27,39 @@ def test_sums_over_rows_have_the_narrow_factor_first() -> None:
         *["tensor<2x3x80x80xf32>, tensor<2x3x80x4xf32>"] * 2,
         *["tensor<2x3x80x4xf32>, tensor<2x3x80x160xf32>"] * 2,
     ]
+
+
+_SMALL = """
+import random, torch
+import torch.nn.functional as F
+
+def gradients(device, seed):
+    draw = random.Random(seed)
+    batch, heads = draw.choice([1, 2, 3, 4]), draw.choice([1, 2, 4])
+    q, k, w, v = (draw.choice([1, 2, 3, 4, 5, 7, 8, 12, 33]) for _ in range(4))
+    kind = draw.choice([dict(), dict(is_causal=True), dict(enable_gqa=True)])
+    shared = 2 if "enable_gqa" in kind and heads > 1 else 1
+    print(f"{seed}: batch {batch}, heads {heads}, queries {q}, keys {k}, widths {w} {v}, {kind}", flush=True)
+    torch.manual_seed(seed)
+    of_keys = (batch, heads // shared, k)
+    query, key, value = (
+        torch.randn(*shape).to(device).requires_grad_()
+        for shape in [(batch, heads, q, w), (*of_keys, w), (*of_keys, v)]
+    )
+    out = F.scaled_dot_product_attention(query, key, value, **kind)
+    grads = torch.autograd.grad(out.sum(), (query, key, value))
+    return [out.detach().cpu(), *(g.cpu() for g in grads)]
+
+for seed in range(40):
+    for ours, theirs in zip(gradients("pjrt", seed), gradients("cpu", seed), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+"""
+
+
+def test_gradients_of_small_attention_end_no_process() -> None:
+    """XLA's compiler ended it at 3 queries of 6 keys; values are those of PyTorch's CPU."""
+    ran = subprocess.run(
+        [sys.executable, "-c", _SMALL], check=False, capture_output=True, text=True
+    )
+    assert ran.returncode == 0, ran.stdout.splitlines()[-1:] + ran.stderr.splitlines()[-20:]
+    assert len(ran.stdout.splitlines()) == 2 * 40

@@ -6,9 +6,9 @@ side.
 
 Two products of the backward sum over the rows of both factors. With the wide one, of scores, first, XLA's
 CPU compiler gives them to a routine that it knows nothing faster for; with it second they are taken by the
-library that takes the others, and the result, which is narrow, is transposed. Few rows or columns gain nothing
-so, and XLA's compiler ends the process at some products that are turned round ("Check failed: ...
-IsMonotonicWithDim0Major"): of 2 dims of batches, small, and returned as they are.
+library that takes the others, and the result, which is narrow, is transposed. Few rows or columns gain
+nothing by that, and XLA's compiler ends the process ("Check failed: ... IsMonotonicWithDim0Major") at some
+small products that are turned round, batches of batches, and returned as they are.
 """
 
 from __future__ import annotations

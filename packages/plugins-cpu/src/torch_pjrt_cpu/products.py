@@ -5,6 +5,9 @@ reads transposed:
 
 - Products of bfloat16 are fast if the result is float32 and the second factor is not transposed first: any
   dim of it may be contracted. The result is rounded to bfloat16 behind it, once, as PyTorch does.
+- Whether it computes such a product of bfloat16 with float32 as result, XLA decides before it chooses
+  layouts; where it then lays out the first factor transposed, the program fails when it runs ("Unsupported
+  element type for DotThunk::Execute: BF16 x BF16 = F32"). So that factor is laid out by rows.
 - A transposed matrix by one row is copied first from 4,096 columns on, which takes thirty times as long as
   the product. In float32 it is contracted as it lies; in bfloat16 two rows are faster than one.
 """
@@ -81,6 +84,43 @@ def _twice(dot: Operation, row: Value) -> Value:
         return stablehlo.BroadcastInDimOp(of_two, row, [0, 1]).result
 
 
+def _laid_out(rows: Value, matrix: Value) -> tuple[Value, Value]:
+    """Factors of bfloat16 such that XLA's choice of layouts does not make their product impossible.
+
+    It contracts a transposed one as it lies, in float32: that is said here, for it changes its mind, too.
+    """
+    if _swaps_last_dims(rows):
+        return _as_float32(rows), _as_float32(matrix)
+    return _by_rows(rows), matrix
+
+
+def _swaps_last_dims(value: Value) -> bool:
+    owner = value.owner
+    if isinstance(owner, ir.Block) or owner.name != "stablehlo.transpose":
+        return False
+    *others, row, column = range(value.type.rank)
+    return list(owner.attributes["permutation"]) == [*others, column, row]
+
+
+def _as_float32(value: Value) -> Value:
+    wide = ir.RankedTensorType.get(value.type.shape, ir.F32Type.get())
+    return stablehlo.ConvertOp(wide, value).result
+
+
+def _by_rows(value: Value) -> Value:
+    """The same value, with its last dim contiguous."""
+    dims = list(reversed(range(value.type.rank)))
+    order = ir.Attribute.parse(f"dense<{dims}> : tensor<{len(dims)}xindex>")
+    layouts = ir.ArrayAttr.get([order])
+    return stablehlo.CustomCallOp(
+        [value.type],
+        [value],
+        "LayoutConstraint",
+        operand_layouts=layouts,
+        result_layouts=layouts,
+    ).result
+
+
 def _replace(dot: Operation, rows: Value, matrix: Value, numbers: Any) -> None:
     """By a product of these whose result is float32, of which the first row is kept if there are more."""
     old = dot.results[0].type
@@ -90,6 +130,8 @@ def _replace(dot: Operation, rows: Value, matrix: Value, numbers: Any) -> None:
     attributes["dot_dimension_numbers"] = numbers
     with ir.InsertionPoint(dot), dot.location:
         is_half = isinstance(old.element_type, ir.BF16Type)
+        if isinstance(rows.type.element_type, ir.BF16Type):
+            rows, matrix = _laid_out(rows, matrix)
         wide = ir.F32Type.get() if is_half else old.element_type
         result = ir.RankedTensorType.get([2, shape[1]] if is_twice else shape, wide)
         value = ir.Operation.create(
