@@ -1,5 +1,7 @@
 """Kill a process that saves, and the one that writes for it, at random moments; look at what is there then.
 
+Half of the moments are soon after something has begun to be written, the others at any time.
+
     python packages/fsdp/tests/random_kills.py --kills 1000
 
 Each kill is of a process that has gone on from the last checkpoint, has saved one, and goes on doing so.
@@ -84,6 +86,22 @@ def kill(number: int) -> None:
         os.kill(number, signal.SIGKILL)
 
 
+def is_writing(folder: str) -> bool:
+    """Whether a part of a checkpoint is there, which is not complete."""
+    return any(name.endswith(".incomplete") for name in os.listdir(folder))
+
+
+def wait_for_a_moment(folder: str, draw: random.Random, most_s: float) -> None:
+    """A random one; of two, one follows soon when something begins to be written."""
+    if draw.random() < 0.5:
+        late = time.monotonic() + 60
+        while not is_writing(folder):
+            assert time.monotonic() < late, "nothing begins to be written"
+            time.sleep(0.0005)
+        most_s /= 50
+    time.sleep(draw.uniform(0, most_s))
+
+
 def one_kill(
     folder: str, draw: random.Random, most_s: float, n_elements: int
 ) -> tuple[str, list[int], bool]:
@@ -103,9 +121,10 @@ def one_kill(
         some = os.read(heard, 100)
         assert some, "the process has ended"
         text += some
-    time.sleep(draw.uniform(0, most_s))
+    wait_for_a_moment(folder, draw, most_s)
     victim = draw.choice(VICTIMS)
     writers = children(trainer)
+    was_writing = is_writing(folder)
     if victim != "trainer":
         for writer in writers:
             kill(writer)
@@ -113,7 +132,6 @@ def one_kill(
         time.sleep(draw.uniform(0, most_s))
     kill(trainer)
     os.waitpid(trainer, 0)
-    was_writing = any(name.endswith(".incomplete") for name in os.listdir(folder))
     while some := os.read(heard, 4096):
         text += some
     os.close(heard)
@@ -122,12 +140,7 @@ def one_kill(
 
 def main() -> int:
     parser = argparse.ArgumentParser()
-    parser.add_argument(
-        "--kills",
-        type=int,
-        default=1000,
-        help="at least; up to five times, until a tenth meet a save",
-    )
+    parser.add_argument("--kills", type=int, default=1000)
     parser.add_argument("--most", type=float, default=0.1, help="seconds from a save to a kill")
     parser.add_argument("--elements", type=int, default=200_000, help="of the largest tensor")
     parser.add_argument("--seed", type=int, default=0)
@@ -136,13 +149,10 @@ def main() -> int:
     ranks.rank_and_size()  # imports what the processes would
     torch.set_num_threads(1)  # a forked process has no others
     victims: collections.Counter[str] = collections.Counter()
-    n_kills = n_complete = n_writing = 0
+    n_complete = n_writing = 0
     last = -1
     with tempfile.TemporaryDirectory() as folder:
-        while n_kills < arguments.kills or (
-            n_writing < arguments.kills // 10 and n_kills < 5 * arguments.kills
-        ):
-            n_kills += 1
+        for n_kills in range(1, arguments.kills + 1):
             victim, complete, was_writing = one_kill(
                 folder, draw, arguments.most, arguments.elements
             )
@@ -156,10 +166,10 @@ def main() -> int:
             if n_kills % 100 == 0:
                 print(f"{n_kills} kills, last checkpoint {last}", flush=True)
     print(
-        f"{n_kills} kills ({dict(victims)}), {n_writing} while one was being written; "
+        f"{arguments.kills} kills ({dict(victims)}), {n_writing} while one was being written; "
         f"{n_complete} checkpoints complete, none lost, none torn"
     )
-    assert n_complete >= n_kills
+    assert n_complete >= arguments.kills
     assert n_writing >= arguments.kills // 10, "the kills came at no moment that matters"
     return 0
 
