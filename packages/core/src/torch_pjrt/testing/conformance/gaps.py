@@ -193,6 +193,16 @@ GAPS: tuple[Gap, ...] = (
         ),
     ),
     Gap(
+        "nn.functional.scaled_dot_product_attention",
+        "float32 float64",
+        "gradient",
+        "never",
+        (
+            "of 3 dims, the CPU composes it, and the key's gradient has the strides of a transposed "
+            "matrix; here it is the operator of 4 dims, whose gradients are contiguous then"
+        ),
+    ),
+    Gap(
         "mode sort msort",
         "bfloat16 float16",
         "second",
