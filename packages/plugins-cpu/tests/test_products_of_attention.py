@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
-import subprocess
-import sys
 
 import torch
 import torch.nn.functional as F
 
 import torch_pjrt
+import warm
 
 
 def test_sums_over_rows_have_the_narrow_factor_first() -> None:
@@ -58,8 +58,6 @@ for seed in range(40):
 
 def test_gradients_of_small_attention_end_no_process() -> None:
     """XLA's compiler ended it at 3 queries of 6 keys; values are those of PyTorch's CPU."""
-    ran = subprocess.run(
-        [sys.executable, "-c", _SMALL], check=False, capture_output=True, text=True
-    )
+    ran = warm.run(["-c", _SMALL], {**os.environ, "TORCH_PJRT_CACHE_DIR": ""})
     assert ran.returncode == 0, ran.stdout.splitlines()[-1:] + ran.stderr.splitlines()[-20:]
     assert len(ran.stdout.splitlines()) == 2 * 40

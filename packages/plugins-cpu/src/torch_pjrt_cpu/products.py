@@ -28,7 +28,7 @@ _STAY = ("precision_config", "algorithm")
 
 
 def reshape_products(module: Any) -> None:
-    """Rewrite the products of a StableHLO module that XLA would compute slowly."""
+    """Rewrite the products of a StableHLO module that XLA would compute slowly, or not at all."""
     for operation in list(each_operation(module.operation)):
         if operation.name == "stablehlo.dot_general":
             with module.context:
@@ -95,11 +95,10 @@ def _laid_out(rows: Value, matrix: Value) -> tuple[Value, Value]:
 
 
 def _swaps_last_dims(value: Value) -> bool:
-    owner = value.owner
-    if isinstance(owner, ir.Block) or owner.name != "stablehlo.transpose":
+    if _untransposed(value) is None:
         return False
     *others, row, column = range(value.type.rank)
-    return list(owner.attributes["permutation"]) == [*others, column, row]
+    return list(value.owner.attributes["permutation"]) == [*others, column, row]
 
 
 def _as_float32(value: Value) -> Value:
