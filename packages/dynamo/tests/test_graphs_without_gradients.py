@@ -171,13 +171,16 @@ def test_inputs_in_one_storage_are_aotautograds(ways: list[str]) -> None:
 
 
 def losses(kind: Any, *, is_compiled: bool) -> list[float]:
-    """Of four steps. PyTorch counts compiled steps on the device; so does what is compared with them."""
+    """Of four steps, with a rate that is a tensor: steps with another are not traced.
+
+    PyTorch counts compiled steps on the device; so does what is compared with them.
+    """
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 1)).to("pjrt")
     how: dict[str, Any] = {"momentum": 0.9, "nesterov": True} if kind is torch.optim.SGD else {}
     if not is_compiled and "capturable" in inspect.signature(kind).parameters:
         how["capturable"] = True
-    optimizer = kind(model.parameters(), lr=0.01, **how)
+    optimizer = kind(model.parameters(), lr=torch.tensor(0.01, device="pjrt"), **how)
     x = torch.linspace(-1, 1, 24, device="pjrt").reshape(6, 4)
 
     def update() -> None:

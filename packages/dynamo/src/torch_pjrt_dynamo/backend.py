@@ -25,12 +25,14 @@ from torch_pjrt_dynamo.options import NAMES, Options, options_of
 from torch_pjrt_dynamo.partition import USERS, partitioner
 from torch_pjrt_dynamo.setup import leave_inductor_out, set_up
 from torch_pjrt_dynamo.shared_keys import share_keys
+from torch_pjrt_dynamo.steps_of_optimizers import record_steps
 
 _ALL = 1 << 30  # results
 
 # When `torch.compile` looks for the backend: before it traces.
 fake_products.register()
 leave_inductor_out()
+record_steps()
 
 
 def pjrt(

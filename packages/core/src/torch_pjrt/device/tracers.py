@@ -10,8 +10,8 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Iterable
-from types import ModuleType
+from collections.abc import Callable, Iterable, Mapping
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from torch_pjrt.device.imports import after_import
@@ -26,6 +26,8 @@ _packages = session.own("packages that Dynamo traces nothing in", ["torch_pjrt",
 PARTS = ("client", "compile", "graph", "lowering", "observe", "passes", "run", "tensor")
 _LEAVES = ("jax", "jaxlib", *(f"torch_pjrt.{part}" for part in PARTS))
 _registered: set[str] = session.own("those of them that Dynamo knows", set())
+_When = Callable[[Mapping[str, Any]], bool]
+_calls: dict[CodeType, _When] = session.own("functions some of whose calls Dynamo leaves alone", {})
 
 
 def install() -> None:
@@ -33,7 +35,7 @@ def install() -> None:
     if _DYNAMO not in sys.modules:
         after_import(_DYNAMO, _let_go_of_frames)
     after_import(_RULES, _register)
-    after_import(_CONVERTING, _skip_what_ours_call)
+    after_import(_CONVERTING, _skip_calls)
     after_import(_DECORATORS, _allow_annotations)
 
 
@@ -55,6 +57,19 @@ def keep_out(packages: Iterable[str]) -> None:
         _register(sys.modules[_RULES])
 
 
+def keep_out_of_calls(function: FunctionType, when: _When) -> None:
+    """Let Dynamo compile nothing within a call of a function, where `when(its local variables)` says so.
+
+    That is asked at each call that Dynamo sees: not of calls that it traces as part of their caller, nor
+    where the function itself is compiled with `fullgraph=True`.
+
+    >>> def report(values):
+    ...     return values.sum()
+    >>> keep_dynamo_out_of_calls(report, lambda names: names["values"].device.type == "pjrt")
+    """
+    _calls[function.__code__] = when
+
+
 def _register(rules: Any) -> None:
     add = getattr(rules, "add", None)
     if add is None:  # another PyTorch
@@ -74,10 +89,11 @@ def _allow_annotations(decorators: Any) -> None:
         allow(annotate)
 
 
-def _skip_what_ours_call(converting: Any) -> None:
+def _skip_calls(converting: Any) -> None:
     """Have Dynamo compile nothing that a function of `_LEAVES` calls: `inspect.signature`, JAX's dataclasses.
 
     By its rules it passes over the frames of our files alone, and watches the standard library's below them.
+    Nor does it compile what calls of `_calls` call, unless they want to be left to it.
     """
     try:
         wrapper, answer = converting.CatchErrorsWrapper, converting.ConvertFrameReturn
@@ -87,11 +103,20 @@ def _skip_what_ours_call(converting: Any) -> None:
         return
 
     def converted(self: Any, frame: Any, *args: Any, **kwargs: Any) -> Any:
-        if frame.f_code.co_filename.startswith(_folders()):
+        code = frame.f_code
+        if code.co_filename.startswith(_folders()):
             return answer(frame_exec_strategy=strategy(skip, skip))
+        when = _calls.get(code)
+        if when is not None and not _is_of_one_graph(self) and when(frame.f_locals):
+            return answer(frame_exec_strategy=strategy(skip, skip), apply_to_code=False)
         return convert(self, frame, *args, **kwargs)
 
     wrapper.__call__ = converted
+
+
+def _is_of_one_graph(converter: Any) -> bool:
+    """Whether `fullgraph=True` was asked for: what is compiled then is the frame of the function itself."""
+    return bool(getattr(getattr(converter, "_torchdynamo_orig_backend", None), "_one_graph", False))
 
 
 def _folders() -> tuple[str, ...]:

@@ -93,6 +93,7 @@ The process:
     call_pinned         have `is_pinned()` say so of a CPU tensor: there is no pinned memory
     after_import        what to do once a module of PyTorch's is imported, without importing it
     keep_dynamo_out     packages in which Dynamo is to trace nothing
+    keep_dynamo_out_of_calls    a function, and which of its calls Dynamo is to leave alone
     pass_over_lines     a file whose calls belong to the lines of its callers
     lazy_attribute      for a module's `__getattr__`: what another one holds, imported now
     padding             tensors with padding: a module, unstable
@@ -134,6 +135,7 @@ if TYPE_CHECKING:
     from torch_pjrt.device.imports import after_import
     from torch_pjrt.device.optimizer_state import add_optimizer_hook
     from torch_pjrt.device.tracers import keep_out as keep_dynamo_out
+    from torch_pjrt.device.tracers import keep_out_of_calls as keep_dynamo_out_of_calls
     from torch_pjrt.diagnostics.sections import add_report_tables
     from torch_pjrt.dtypes import to_jax as jax_dtype
     from torch_pjrt.dtypes import x64
@@ -260,6 +262,7 @@ __all__ = [
     "jax_dtype",
     "joined_run",
     "keep_dynamo_out",
+    "keep_dynamo_out_of_calls",
     "lazy_attribute",
     "lowering_now",
     "lowers",
@@ -310,7 +313,7 @@ _WHERE = {
     "device.availability": "chosen_device_name",
     "device.imports": "after_import",
     "device.optimizer_state": "add_optimizer_hook",
-    "device.tracers": "keep_dynamo_out=keep_out",
+    "device.tracers": "keep_dynamo_out=keep_out keep_dynamo_out_of_calls=keep_out_of_calls",
     "graph.append": "append",
     "graph.graph": "graph_of",
     "graph.line": "Line",
