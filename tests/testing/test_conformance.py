@@ -17,6 +17,7 @@ from torch_pjrt.testing.conformance.check import Result, check
 from torch_pjrt.testing.conformance.compare import difference
 from torch_pjrt.testing.conformance.gaps import Gap, OnCpu
 from torch_pjrt.testing.conformance.pool import check_all
+from torch_pjrt.testing.conformance.record import Record, Row
 from torch_pjrt.testing.conformance.verdict import Verdict
 from written_plugins import with_plugin
 
@@ -136,3 +137,29 @@ def test_the_command_resumes_where_it_stopped(tmp_path):
     assert "2 cases, 1 of them known" in second.stdout
     for text in (whole, results.read_text()):
         assert {json.loads(line)["kind"] for line in text.splitlines()} == {"forward", "inplace"}
+
+
+def made_of(case: Case, samples: int = 0, loaded: int = 0) -> Result:
+    return Result(case.operator, case.dtype, case.kind, samples=samples, loaded=loaded)
+
+
+def test_a_record_has_a_row_for_each_operator_that_was_run_as_a_whole(tmp_path: Path):
+    path = tmp_path / "record.md"
+    record = Record(path, "2026-11-28")
+    (gap,) = (case for case in gaps.gap_of() if case.operator == "ldexp")
+    *most, last = [made_of(case, samples=3, loaded=2) for case in cases_of("ldexp")]
+    for result in most:
+        result.failed = int(result.case == gap)
+        record.add(result)
+    assert not path.exists()  # a case is missing
+
+    last.failed, last.compiled = 1, 1
+    record.add(last)
+    record.add(made_of(next(cases_of("sinc"))))  # some are missing
+
+    n = len(most) + 1
+    row = Row(
+        "ldexp", "2026-11-28", n, n - 2, listed=1, failed=1, runs=3 * n, loaded=2 * n, compiled=1
+    )
+    assert Record(path, "2027-01-01").rows == {"ldexp": row}
+    assert f"{n} cases of {3 * n} runs: {n - 2} passed, 1 differ as" in path.read_text()
