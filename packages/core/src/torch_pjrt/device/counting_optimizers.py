@@ -18,15 +18,27 @@ from torch_pjrt.tensor.storage.buffer import is_pjrt
 @contextmanager
 def counting_on_the_device(optimizers: Iterable[Optimizer]) -> Iterator[None]:
     """Meanwhile, groups that have the option `capturable` keep no tensor on the host."""
-    groups = [group for optimizer in optimizers for group in _countable(optimizer)]
-    move_counts(optimizers)
-    for group in groups:
-        group["capturable"] = True
+    groups = [group for optimizer in optimizers for group in begin_counting(optimizer)]
     try:
         yield
     finally:
-        for group in groups:
-            group["capturable"] = False
+        end_counting(groups)
+
+
+def begin_counting(optimizer: Optimizer) -> list[dict[str, Any]]:
+    """From now on it counts on the device; the groups that do so until `end_counting`."""
+    groups = _countable(optimizer)
+    if groups:
+        move_counts([optimizer])
+    for group in groups:
+        group["capturable"] = True
+    return groups
+
+
+def end_counting(groups: Iterable[dict[str, Any]]) -> None:
+    """Their options are what they were. What they have counted stays on the device."""
+    for group in groups:
+        group["capturable"] = False
 
 
 def can_count_on_the_device(optimizers: Iterable[Optimizer]) -> bool:

@@ -352,16 +352,12 @@ def _prepared(
 ) -> tuple[dict[int, int], dict[int, list[weakref.ref[Buffer]]]]:
     """By the ids of their buffers, the positions of the arguments; and all buffers by their values' ids.
 
-    Each buffer gets a value of its own. Values that came from the host know their range, and indices are
-    checked by it at the call: here the device has to check them, since a replay makes no calls. Masks keep
-    their range: calls whose masks have another one have another recording.
+    Each buffer gets a value of its own.
     """
     positions: dict[int, int] = {}
     for position, tensor in enumerate(tensors):
-        buffer = buffer_of(tensor)
-        positions.setdefault(id(buffer), position)
-        if isinstance(buffer.value, Uploaded) and range_of_mask(buffer) is None:
-            _hold_alone(buffer)
+        positions.setdefault(id(buffer_of(tensor)), position)
+    let_arguments_be_any(tensors)
     before = _buffers()
     for references in list(before.values()):
         for reference in references[1:]:
@@ -370,6 +366,17 @@ def _prepared(
                 before[id(alone)] = [reference]
         del references[1:]
     return positions, before
+
+
+def let_arguments_be_any(tensors: Sequence[torch.Tensor]) -> None:
+    """Forget the range of those that came from the host.
+
+    Indices are checked by it at the call. The device has to check them, since a replay makes no calls. Masks
+    keep their range: calls whose masks have another one have another recording.
+    """
+    for buffer in map(buffer_of, tensors):
+        if isinstance(buffer.value, Uploaded) and range_of_mask(buffer) is None:
+            _hold_alone(buffer)
 
 
 def range_of_mask(buffer: Buffer) -> tuple[int, int] | None:

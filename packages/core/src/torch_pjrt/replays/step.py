@@ -22,6 +22,7 @@ from torch_pjrt.errors import CaptureError
 from torch_pjrt.graph.tensor_spec import TensorSpec
 from torch_pjrt.replays import comparison, outside
 from torch_pjrt.replays.array_slots import Stale
+from torch_pjrt.replays.as_it_is import as_it_is
 from torch_pjrt.replays.computed_numbers import ComputedNumbers
 from torch_pjrt.replays.group_numbers import GroupNumbers
 from torch_pjrt.replays.kinds import PLAIN
@@ -72,7 +73,7 @@ def capture(step: Any = None, *, required: bool = True) -> Any:
              parameters, optimizer state, gradients.
     required if False, a step that a replay would not repeat runs as it is, with a warning that says why.
 
-    The first call runs as always. The next ones are observed, until two in a row did the same; from then on
+    The first call runs, and compiles the program of all calls. The next ones are observed, until two in a row did the same; from then on
     calls are replayed: programs are launched on what the tensors hold by then, random numbers go on, and none
     of the step's Python runs. Arguments of another shape, dtype or value, another mode of a module, a plain
     value that the step can see, a replaced parameter: each is noticed, and the step is run and observed
@@ -211,7 +212,7 @@ class Captured(Generic[P, R]):
                 return self._checked(progress, recording, call, may_differ=not is_known)
         progress.calls += 1
         if progress.calls == 1 or progress.is_resting():
-            return self.step(*args, **kwargs)
+            return self._as_it_is(progress, call)
         if progress.attempts < _MOST_ATTEMPTS:
             return self._observed(progress, call)
         if self.required:
@@ -221,7 +222,12 @@ class Captured(Generic[P, R]):
             warnings.warn(
                 f"{self._refusal(progress, given)}\n  instead: it runs as it is", stacklevel=3
             )
-        return self.step(*args, **kwargs)
+        return self._as_it_is(progress, call)
+
+    def _as_it_is(self, progress: _Progress, call: _Call) -> R:
+        returned, has_counted = as_it_is(lambda: call.of(self.step), call.tensors)
+        progress.counts_on_device |= has_counted
+        return returned
 
     def _refusal(self, progress: _Progress, given: list[Any]) -> CaptureError:
         return CaptureError(
