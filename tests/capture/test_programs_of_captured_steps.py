@@ -1,4 +1,4 @@
-"""A captured step compiles one program, in its first call, whatever counts the steps and checks the indices."""
+"""A captured step compiles one program, in its first call, whatever counts its steps and checks its indices."""
 
 from __future__ import annotations
 

@@ -44,7 +44,8 @@ EXTEND = """
     annotation_of append array_of because buffer_of
     call_pinned client computed_again content counters create_empty_tensor current cut define_annotation
     forget_programs donate download_parts each_collective target_chips graph_of host_array intern note_lines
-    choose_run chosen_device_name is_pjrt jax_dtype joined_run keep_dynamo_out keep_dynamo_out_of_calls lazy_attribute placed
+    choose_run chosen_device_name is_pjrt jax_dtype joined_run keep_dynamo_out
+    keep_dynamo_out_of_calls lazy_attribute placed
     set_partitioner spec_and_offset lowering_now lowers number_key number_on onto outline padding
     pass_over_lines precision_in_force program_chips put
     record record_call recorded run_on_cpu run_pending start state store traced upload upload_parts value_of
