@@ -1,4 +1,4 @@
-"""A captured step compiles one program, in its first call, whatever counts its steps and checks its indices."""
+"""A captured step compiles one program, in its first call, whatever counts steps and checks indices."""
 
 from __future__ import annotations
 

@@ -74,11 +74,12 @@ def capture(step: Any = None, *, required: bool = True) -> Any:
     required if False, a step that a replay would not repeat runs as it is, with a warning that says why.
 
     The first call runs, and compiles the program of all. The next ones are observed, until two in a row did
-    the same; from then on calls are replayed: programs are launched on what the tensors hold by then, random numbers go on, and none
-    of the step's Python runs. Arguments of another shape, dtype or value, another mode of a module, a plain
-    value that the step can see, a replaced parameter: each is noticed, and the step is run and observed
-    again. Learning rates and other numbers of optimizers may change: once they have, replays compute with
-    the new ones. From time to time the step is run and compared with its recording.
+    the same; from then on calls are replayed: programs are launched on what the tensors hold by then, random
+    numbers go on, and none of the step's Python runs. Arguments of another shape, dtype or value, another
+    mode of a module, a plain value that the step can see, a replaced parameter: each is noticed, and the
+    step is run and observed again. Learning rates and other numbers of optimizers may change: once they
+    have, replays compute with the new ones. From time to time the step is run and compared with its
+    recording.
 
     Tensors that a replay returns need no gradients; versions (`_version`) of tensors do not count replays.
 
