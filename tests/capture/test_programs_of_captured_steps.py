@@ -115,3 +115,23 @@ def test_options_of_optimizers_are_as_they_were() -> None:
     assert seen == [False]
     assert other.state[w]["step"].device.type == "cpu"
     assert own.param_groups[0]["capturable"] is False
+
+
+def test_an_optimizer_of_the_cpu_counts_as_ever() -> None:
+    w = torch.ones(3, requires_grad=True)
+    w.grad = torch.ones_like(w)
+    on_cpu = optim.AdamW([w])
+    x = torch.zeros(3).to("pjrt")
+
+    @torch_pjrt.capture(required=False)
+    def step(y: torch.Tensor) -> None:
+        x.add_(y)
+        on_cpu.step()
+
+    with pytest.warns(UserWarning, match="cannot be captured"):
+        for _ in range(8):
+            step(torch.ones(3).to("pjrt"))
+
+    assert x.tolist() == [8.0] * 3
+    assert on_cpu.state[w]["step"].item() == 8
+    assert on_cpu.param_groups[0]["capturable"] is False

@@ -18,21 +18,23 @@ from torch_pjrt.tensor.storage.buffer import is_pjrt
 @contextmanager
 def counting_on_the_device(optimizers: Iterable[Optimizer]) -> Iterator[None]:
     """Meanwhile, groups that have the option `capturable` keep no tensor on the host."""
-    groups = [group for optimizer in optimizers for group in begin_counting(optimizer)]
+    groups: list[dict[str, Any]] = []
     try:
+        for optimizer in optimizers:
+            begin_counting(optimizer, groups)
         yield
     finally:
         end_counting(groups)
 
 
-def begin_counting(optimizer: Optimizer) -> list[dict[str, Any]]:
-    """From now on it counts on the device; the groups that do so until `end_counting`."""
-    groups = _countable(optimizer)
-    if groups:
+def begin_counting(optimizer: Optimizer, groups: list[dict[str, Any]]) -> None:
+    """From now on it counts on the device; `groups` get those of it that do so until `end_counting`."""
+    new = _countable(optimizer)
+    if new:
         move_counts([optimizer])
-    for group in groups:
+    groups += new  # before they change: an interrupt may come
+    for group in new:
         group["capturable"] = True
-    return groups
 
 
 def end_counting(groups: Iterable[dict[str, Any]]) -> None:
@@ -50,7 +52,9 @@ def _countable(optimizer: Optimizer) -> list[dict[str, Any]]:
     return [
         group
         for group in optimizer.param_groups
-        if group.get("capturable") is False and not group.get("fused")
+        if group.get("capturable") is False
+        and not group.get("fused")
+        and all(is_pjrt(p) for p in group["params"])
     ]
 
 

@@ -42,11 +42,11 @@ def _counting_from_their_steps() -> Iterator[list[dict[str, Any]]]:
 
     def before_step(optimizer: Optimizer) -> None:
         if threading.get_ident() == thread:
-            groups.extend(begin_counting(optimizer))
+            begin_counting(optimizer, groups)
 
     handle = add_optimizer_hook(before_step)
     try:
         yield groups
     finally:
-        handle.remove()
         end_counting(groups)
+        handle.remove()
