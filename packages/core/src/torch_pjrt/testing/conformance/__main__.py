@@ -33,8 +33,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     waiting = [case for case in cases if case not in known]
     print(f"{len(cases)} cases, {len(cases) - len(waiting)} of them known; {options.results}")
     results = [known[case] for case in cases if case in known]
-    for result in results if record else ():
-        record.add(result)
+    if record:
+        for result in results:
+            record.add(result)
     start = time.monotonic()
     verdict = Verdict()
     with begin_results(options.results, (result.as_dict() for result in known.values())) as file:
