@@ -152,9 +152,8 @@ def test_a_rate_that_is_a_tensor_has_the_step_traced() -> None:
 def test_steps_of_models_on_the_cpu_are_traced_as_before() -> None:
     ours, plain = Training("cpu", "AdamW", lr=1e-2), Training("cpu", "AdamW", lr=1e-2)
     on_the_device = Training("pjrt", "AdamW", lr=1e-2)
-    on_the_device.losses(
-        torch.compile(on_the_device.step, backend="pjrt")
-    )  # both have the same code
+    # Both have the same code, and the device's is compiled first.
+    on_the_device.losses(torch.compile(on_the_device.step, backend="pjrt"))
     before = traced_graphs()
     assert_close(ours.losses(torch.compile(ours.step, backend="eager")), plain.losses(plain.step))
     assert traced_graphs() == before + 3

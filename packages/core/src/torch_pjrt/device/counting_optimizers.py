@@ -29,9 +29,8 @@ def counting_on_the_device(optimizers: Iterable[Optimizer]) -> Iterator[None]:
 
 def begin_counting(optimizer: Optimizer, groups: list[dict[str, Any]]) -> None:
     """From now on it counts on the device; `groups` get those of it that do so until `end_counting`."""
+    move_counts([optimizer])
     new = _countable(optimizer)
-    if new:
-        move_counts([optimizer])
     groups += new  # before they change: an interrupt may come
     for group in new:
         group["capturable"] = True
@@ -65,7 +64,6 @@ def move_counts(optimizers: Iterable[Optimizer]) -> bool:
         for optimizer in optimizers
         for group in _countable(optimizer)
         for p in group["params"]
-        if is_pjrt(p)
         for state in [optimizer.state.get(p, {})]
         for key, x in state.items()
         if _is_a_count(x)

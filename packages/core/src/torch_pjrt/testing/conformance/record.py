@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -58,8 +58,7 @@ class Record:
         new.write_text("\n".join(_page(self.rows)) + "\n")
         os.replace(new, self.path)
 
-    def _row(self, operator: str, results: Iterable[Result]) -> Row:
-        results = list(results)
+    def _row(self, operator: str, results: Sequence[Result]) -> Row:
         differ = [r.case for r in results if not r.passed]
         listed = sum(case in self._gaps for case in differ)
         return Row(
@@ -88,7 +87,7 @@ def _rows_of(path: Path) -> list[Row]:
 
 def _page(rows: dict[str, Row]) -> list[str]:
     known = [rows[name] for name in sorted(rows)]
-    n_operators = sum(any(True for _ in cases_of(name)) for name in operators())
+    n_operators = sum(any(cases_of(name)) for name in operators())
     totals = [sum(column) for column in zip(*(row[2:] for row in known), strict=True)]
     cases, passed, listed, failed, runs, loaded, compiled = totals
     return [
