@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import random
+import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -45,8 +46,19 @@ def nothing_pending() -> None:
     torch_pjrt.sync()
 
 
+# Not all 64: a handler of another one would be seen by few tests.
+_SIGNALS = (
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGALRM,
+    signal.SIGVTALRM,
+)
+
+
 def _states() -> dict[str, Any]:
-    """What of JAX and PyTorch is set for all that the thread, or the process, does later."""
+    """What of JAX, PyTorch and Python is set for all that the thread, or the process, does later."""
     return {
         **{f"jax.config.{name}": value for name, value in jax.config.values.items()},
         "torch.get_default_dtype()": torch.get_default_dtype(),
@@ -63,11 +75,12 @@ def _states() -> dict[str, Any]:
         "torch.get_num_threads()": torch.get_num_threads(),
         "dispatch keys taken in": str(torch._C._dispatch_tls_local_include_set()),
         "dispatch keys left out": str(torch._C._dispatch_tls_local_exclude_set()),
+        **{f"the handler of {number.name}": signal.getsignal(number) for number in _SIGNALS},
     }
 
 
 @pytest.fixture(autouse=True)
-def states_of_jax_and_pytorch_stay(same_random_numbers: None) -> Iterator[None]:
+def states_stay(same_random_numbers: None) -> Iterator[None]:
     """What a test sets, and what an interrupt of it cuts short, is set back: those behind it find it so."""
     before = _states()
     yield

@@ -365,6 +365,14 @@ PATCHES = (
         "`MixedPrecision` with the device type of the accelerator",
     ),
     Patch(
+        "lightning.captured_steps",
+        _pytorch("loops.optimization.automatic"),
+        "for_lightning.captured_steps:install",
+        "with `TORCH_PJRT_CAPTURE_STEPS=1`, `training_step` and its backward are a captured step",
+        "the host records each forward and backward anew",
+        "the loop lets one wrap forward and backward as one function",
+    ),
+    Patch(
         "lightning.progress_bar",
         (
             *_pytorch("trainer.connectors.logger_connector.result"),

@@ -12,8 +12,10 @@ import signal
 import sys
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from torch_pjrt_spmd.autoshard.solver import Infeasible, Solution, UnreadableProblem, read, solve
 from torch_pjrt_spmd.autoshard.solver.compiled import IS_FAST
@@ -34,7 +36,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     began = time.monotonic() - seconds_of_process()
-    stop = ends_on_signals()
+    with ends_on_signals() as stop:
+        return _solved(options, began, stop)
+
+
+def _solved(options: argparse.Namespace, began: float, stop: threading.Event) -> int:
     try:
         problem = read(options.file)
     except (UnreadableProblem, OSError) as error:
@@ -63,9 +69,14 @@ def run(options: argparse.Namespace) -> int:
     os._exit(0)  # what Python tidies up at its end may take as long as the margin
 
 
-def ends_on_signals() -> threading.Event:
-    """Set by the first SIGTERM or SIGINT: what is known then is printed. The second one ends the process."""
+@contextmanager
+def ends_on_signals() -> Iterator[threading.Event]:
+    """Set by the first SIGTERM or SIGINT: what is known then is printed. The second one ends the process.
+
+    Handlers that were there are set again at the end.
+    """
     stop = threading.Event()
+    before: dict[int, Any] = {}
 
     def handle(number: int, _: object) -> None:
         stop.set()
@@ -73,8 +84,12 @@ def ends_on_signals() -> threading.Event:
 
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, handle)
-    return stop
+            before[number] = signal.signal(number, handle)
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def in_words(solution: Solution, peak: int, limit: int | None) -> str:
