@@ -13,7 +13,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -27,6 +27,7 @@ from torch_pjrt.interrupts.quiet import quiet
 from torch_pjrt.references import OF_A_LOCAL, are_held_once, getrefcount
 from torch_pjrt.session import session
 from torch_pjrt.tensor.storage.buffer import Buffer
+from torch_pjrt.tensor.storage.view import content
 
 # For each thread, how often it has begun or ended to give buffers other values that hold what they held: odd
 # while it does. What another thread observes meanwhile tells values apart by identity.
@@ -170,6 +171,16 @@ class Binding:
 def _let_go(arrays: list[Any], position: int, _: weakref.ref[ArraySlot]) -> None:
     """Called when a slot is gone: nobody will ask for its array."""
     arrays[position] = None
+
+
+def write_what_is_empty(arguments: Iterable[Buffer]) -> None:
+    """Give arguments that nobody has written to the zeros that they hold.
+
+    Recorded when they are read, these would be the step's own, and not what it is given.
+    """
+    for buffer in arguments:
+        if buffer.value is None:
+            content(buffer)
 
 
 def buffer_at(reference: weakref.ref[Buffer], spec: TensorSpec) -> Buffer:
