@@ -13,9 +13,7 @@ from attention_bounds import bounds
 from jax.extend.random import threefry2x32_p
 
 from torch_pjrt.plugin import rules
-from torch_pjrt_kernels.attention import reference
-from torch_pjrt_kernels.attention.blockwise import forward
-from torch_pjrt_kernels.attention.blockwise_backward import backward
+from torch_pjrt_kernels.attention import groups, reference
 from torch_pjrt_kernels.attention.choice import Problem, objection_to_blocks, sizes_of
 from torch_pjrt_kernels.attention.form import Form, Sizes
 from torch_pjrt_kernels.attention.shapes import LONG, SHAPES
@@ -113,9 +111,10 @@ def compared(kind: str, shape: str, dtype: torch.dtype) -> list[tuple[str, Any, 
             dropout_p=P if dropped else 0.0,
             dropout_key=jax.random.key(7, impl="threefry2x32") if dropped else None,
         )
-        out, logsumexp = forward(q, k, v, whole, sizes)
+        out, logsumexp = groups.forward(q, k, v, whole, sizes)
         float_bias = bias is not None and bias.dtype != np.bool_
-        return out, *backward(grad, q, k, v, out, logsumexp, whole, sizes, of_bias=float_bias)
+        found = groups.backward(grad, q, k, v, out, logsumexp, whole, sizes, of_bias=float_bias)
+        return out, *found
 
     ours = [
         None if x is None else torch.from_numpy(np.array(x)).double()
@@ -148,9 +147,14 @@ def compared(kind: str, shape: str, dtype: torch.dtype) -> list[tuple[str, Any, 
     return found
 
 
+@pytest.mark.parametrize("heads_of_group", [1, 2, 4])
 @pytest.mark.parametrize("kind", FORMS)
 @pytest.mark.slow
-def test_values_and_gradients_are_the_references_within_what_roundings_make(kind: str) -> None:
+def test_values_and_gradients_are_the_references_within_what_roundings_make(
+    kind: str, heads_of_group: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All heads at once where four are a group, one or two at a time otherwise."""
+    monkeypatch.setattr(groups, "HEADS_OF_GROUP", heads_of_group)
     shape = "shared key heads" if kind in ("sinks", "bias", "dropout") else "parts of blocks"
     for name, ours, theirs, bound in compared(kind, shape, torch.float32):
         if bound is None:
@@ -180,7 +184,9 @@ def test_blocks_draw_what_is_drawn_for_all_weights_at_once() -> None:
     key, heads, whole = jax.random.key(3, impl="threefry2x32"), (2, 3), (70, 90)
     all_ = np.array(rules.kept(key, (*heads, *whole), P))
 
-    of_block = kept_block(key, P, heads, whole, (np.int32(16), np.int32(48)), (16, 24))
+    of_block = kept_block(
+        key, P, (*heads[1:], *whole), (0, 0, np.int32(16), np.int32(48)), (*heads, 16, 24)
+    )
 
     assert np.array_equal(np.array(of_block), all_[:, :, 16:32, 48:72])
 
@@ -193,7 +199,7 @@ def test_numbers_of_weights_beyond_32_bits_are_right() -> None:
     high, low = (np.array([x >> 32 for x in at], np.uint32), np.array(at).astype(np.uint32))
     bits = threefry2x32_p.bind(words[0], words[1], high, low)
 
-    drawn = kept_block(key, P, (1, 1), (n, n), (np.int32(2**17), np.int32(5)), (1, 2))
+    drawn = kept_block(key, P, (1, n, n), (0, 0, np.int32(2**17), np.int32(5)), (1, 1, 1, 2))
 
     expected = np.array(bits[0] ^ bits[1]) >= round(P * 2**32)
     assert np.array_equal(np.array(drawn)[0, 0, 0], expected)
@@ -205,8 +211,8 @@ def bytes_between(p: Problem) -> int:
     sizes, form = sizes_of(p, on_cpu=True), Form(p.width**-0.5, is_causal=True)
 
     def step(q: Any, k: Any, v: Any, grad: Any) -> Any:
-        out, logsumexp = forward(q, k, v, form, sizes)
-        return out, *backward(grad, q, k, v, out, logsumexp, form, sizes)[:3]
+        out, logsumexp = groups.forward(q, k, v, form, sizes)
+        return out, *groups.backward(grad, q, k, v, out, logsumexp, form, sizes)[:3]
 
     compiled = jax.jit(step).lower(like, like, like, like).compile()
     found = compiled.memory_analysis()

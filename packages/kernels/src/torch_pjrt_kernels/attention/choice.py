@@ -17,12 +17,12 @@ LEAST_LENGTH = 512
 # The rule of the CPU's plugin is faster for longer: up to so many bytes of scores, and, where they are of
 # many heads, each of fewer positions than this, up to more.
 LEAST_SCORES_BYTES_OF_CPU = 32 * _MiB
-_SHORT_ON_CPU, _LEAST_OF_SHORT = 1024, 128 * _MiB
+_SHORT_ON_CPU, _LEAST_OF_SHORT = 1024, 512 * _MiB
 _FEW_QUERIES = 64
-# Of the scores of a block, in float32. A processor's cores are fastest with few queries at a time, an
-# accelerator with many; with many heads, fewer.
+# A processor's cores are fastest with these blocks, whatever the heads and the length are.
+_QUERIES_OF_CPU, _KEYS_OF_CPU = 512, 256
+# Of the scores of a block of an accelerator, in float32: with many heads, fewer queries and keys.
 _BLOCK_BYTES = 8 * _MiB
-_QUERIES_OF_CPU, _LEAST_QUERIES_OF_CPU, _KEYS_OF_CPU, _LEAST_KEYS = 256, 128, 512, 128
 _LARGEST, _LEAST = 1024, 256
 
 
@@ -100,9 +100,7 @@ def sizes_of(problem: Problem, *, on_cpu: bool, measured: bool = True) -> Sizes:
     elif found is not None:
         queries, keys = found
     elif on_cpu:
-        queries = _BLOCK_BYTES // (4 * pairs * _LEAST_KEYS)
-        queries = _within(queries, _LEAST_QUERIES_OF_CPU, _QUERIES_OF_CPU)
-        keys = _within(_BLOCK_BYTES // (4 * pairs * queries), _LEAST_KEYS, _KEYS_OF_CPU)
+        queries, keys = _QUERIES_OF_CPU, _KEYS_OF_CPU
     else:
         side = math.isqrt(_BLOCK_BYTES // (4 * pairs))
         queries = _within(side, _LEAST, _LARGEST)

@@ -38,6 +38,8 @@ class Form:
     sinks          (H,): a score that no key has: it takes weight and gives no value (Xiao et al. 2024).
     dropout_p      a weight becomes 0 with this probability; the others make up for it. dropout_key: what
                    decides, the same forward and backward; None where it is 0.
+    part_of        where this is a part of a call, whose weights are numbered: the first batch, the first key
+                   head, and how many key heads the call has.
     """
 
     scale: Any
@@ -52,6 +54,7 @@ class Form:
     sinks: Array | None = None
     dropout_p: float = 0.0
     dropout_key: Array | None = None
+    part_of: tuple[Any, Any, int] | None = None
 
     @property
     def before(self) -> int | None:
@@ -219,10 +222,15 @@ class Block:
         form, sizes = self.form, self.sizes
         if form.dropout_key is None:
             return weights
+        batch, head, key_heads = form.part_of or (0, 0, sizes.key_heads)
+        shared = sizes.heads[2:]
         kept = kept_block(
-            form.dropout_key, form.dropout_p, sizes.heads, (sizes.queries, sizes.keys),
-            (self.first_query, self.first_key), sizes.scores[-2:],
-        )  # fmt: skip
+            form.dropout_key,
+            form.dropout_p,
+            (key_heads, *shared, sizes.queries, sizes.keys),
+            (batch, head, *(0 for _ in shared), self.first_query, self.first_key),
+            sizes.scores,
+        )
         return lax.select(kept, weights, lax.full_like(weights, 0))
 
     def of_bias(self, bias: Array) -> Array:

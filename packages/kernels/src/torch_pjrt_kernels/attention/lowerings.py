@@ -13,8 +13,6 @@ from jax import lax
 
 from torch_pjrt.plugin import LoweringTable, aten, client, rules
 from torch_pjrt_kernels.attention import own_on_chips, tpu
-from torch_pjrt_kernels.attention.blockwise import forward
-from torch_pjrt_kernels.attention.blockwise_backward import backward
 from torch_pjrt_kernels.attention.choice import (
     AT_ONCE,
     BLOCKS,
@@ -27,6 +25,7 @@ from torch_pjrt_kernels.attention.choice import (
     sizes_of,
 )
 from torch_pjrt_kernels.attention.form import Form, Sizes
+from torch_pjrt_kernels.attention.groups import backward, forward
 from torch_pjrt_kernels.own.sharding import splits
 
 Array = jax.Array
@@ -88,7 +87,8 @@ def scaled_dot_product_attention(
     if way == SPLASH:
         out, logsumexp = tpu.forward(query, key, value, _scale(call), _pattern(call))
     else:
-        out, logsumexp = forward(query, key, value, _form(call, dropout_key), _sizes(problem))
+        form = _form(call, dropout_key)
+        out, logsumexp = forward(query, key, value, form, _sizes(problem))
     shape = (*call.query.shape[:-1], call.value.shape[-1])
     logsumexp = lax.convert_element_type(logsumexp, np.dtype(np.float32))
     return (

@@ -10,8 +10,6 @@ from torch_pjrt.extend import lowers
 from torch_pjrt.plugin import client, rules
 from torch_pjrt_kernels.as_autocast import as_autocast
 from torch_pjrt_kernels.attention import batched, check, reference, tpu
-from torch_pjrt_kernels.attention.blockwise import forward
-from torch_pjrt_kernels.attention.blockwise_backward import backward
 from torch_pjrt_kernels.attention.choice import (
     AT_ONCE,
     BLOCKS,
@@ -23,6 +21,7 @@ from torch_pjrt_kernels.attention.choice import (
     sizes_of,
 )
 from torch_pjrt_kernels.attention.form import Form, Sizes
+from torch_pjrt_kernels.attention.groups import backward, forward
 from torch_pjrt_kernels.one_node import one_node
 from torch_pjrt_kernels.refusals import without_derivative
 

@@ -21,29 +21,22 @@ _16 = np.uint32(16)
 
 
 def kept_block(
-    key: Array,
-    p: float,
-    heads: tuple[int, ...],
-    whole: tuple[int, int],
-    first: tuple[Any, Any],
-    block: tuple[int, ...],
+    key: Array, p: float, whole: tuple[int, ...], first: tuple[Any, ...], block: tuple[int, ...]
 ) -> Array:
-    """A mask of shape (*heads, *block), True with probability `1 - p`.
+    """A mask of the shape `block`, True with probability `1 - p`: a block of that of all weights.
 
     key      of JAX, threefry.
-    whole    how many queries and keys there are, `block` in a block. first: its first query and key.
+    whole    the shape of all weights but its first dim, the batch. first: where the block begins.
 
-    As `kept(key, (*heads, *whole), p)` of `torch_pjrt.plugin.rules`, there. Beyond `whole` it is arbitrary.
+    As `kept(key, shape_of_all, p)` of `torch_pjrt.plugin.rules`, there. Beyond that shape it is arbitrary.
     """
-    queries, keys = whole
-    shape = (*heads, *block)
-    row = lax.full((*heads, block[0], 1), 0, UINT32)
-    for dim, size in enumerate(heads):
-        row = row * np.uint32(size) + lax.broadcasted_iota(UINT32, row.shape, dim)
-    of_block = lax.broadcasted_iota(UINT32, row.shape, len(heads))
-    row = row * np.uint32(queries) + (of_block + _unsigned(first[0]))
-    high, low = _times(row, keys)
-    column = lax.broadcasted_iota(UINT32, shape, len(shape) - 1) + _unsigned(first[1])
+    n = len(block) - 1
+    row = lax.full((*block[:n], 1), 0, UINT32)
+    for dim, size in enumerate((1, *whole[:-1])):
+        here = lax.broadcasted_iota(UINT32, row.shape, dim) + _unsigned(first[dim])
+        row = row * np.uint32(size) + here
+    high, low = _times(row, whole[-1])
+    column = lax.broadcasted_iota(UINT32, block, n) + _unsigned(first[n])
     at = low + column
     carried = lax.convert_element_type(at < column, UINT32)
     words = jax.random.key_data(key)

@@ -11,10 +11,9 @@ import torch
 
 from torch_pjrt.plugin import client
 from torch_pjrt_kernels.attention import tpu
-from torch_pjrt_kernels.attention.blockwise import forward
-from torch_pjrt_kernels.attention.blockwise_backward import backward
 from torch_pjrt_kernels.attention.choice import Problem, objection_to_blocks, sizes_of
 from torch_pjrt_kernels.attention.form import Form, Sizes
+from torch_pjrt_kernels.attention.groups import backward, forward
 from torch_pjrt_kernels.table import Blocks, entry_of
 from torch_pjrt_kernels.tuning.timing import least_s
 
