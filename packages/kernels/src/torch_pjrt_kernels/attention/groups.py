@@ -63,7 +63,7 @@ def backward(
         return blockwise_backward.backward(*given, form, sizes, of_bias=of_bias)
 
     def of_group(*given: Any) -> Sequence[Array]:
-        return blockwise_backward.backward(*given, groups.sizes)[:3]
+        return blockwise_backward.backward(*given, sizes=groups.sizes)[:3]
 
     made = [lax.full(x.shape, 0, x.dtype) for x in (query, key, value)]
     of_query, of_key, of_value = groups.each(of_group, given, form, made)
