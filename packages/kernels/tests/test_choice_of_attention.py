@@ -75,7 +75,8 @@ def test_splash_takes_what_it_can_on_a_tpu(monkeypatch: pytest.MonkeyPatch) -> N
         (1, 4, 1024, False),   # 16 MiB: the CPU's own rule is faster
         (1, 8, 1024, True),    # 32 MiB
         (8, 12, 512, False),   # 96 MiB, of many heads: its backward is faster
-        (32, 12, 512, True),   # 384 MiB
+        (32, 12, 512, False),  # 384 MiB
+        (64, 12, 512, True),
         (64, 12, 256, False),  # few positions, whatever the heads are
     ],
 )  # fmt: skip

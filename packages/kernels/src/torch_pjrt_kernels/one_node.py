@@ -12,5 +12,5 @@ Function = TypeVar("Function", bound=Callable[..., object])
 
 def one_node(function: Function) -> Function:
     """A decorator: a call within `torch.compile` is one node of the graph, and breaks none."""
-    after_import("torch._dynamo.decorators", lambda module: module.allow_in_graph(function))
+    after_import("torch._dynamo", lambda dynamo: dynamo.allow_in_graph(function))
     return function

@@ -49,11 +49,11 @@ def stand_before(adam: Any) -> None:
 
     multi_tensor_adam.before = original  # type: ignore[attr-defined]
     adam._multi_tensor_adam = multi_tensor_adam
-    after_import("torch._dynamo.decorators", lambda module: _let_trace(module, multi_tensor_adam))
+    after_import("torch._dynamo", lambda dynamo: _let_trace(dynamo, multi_tensor_adam))
 
 
-def _let_trace(decorators: Any, ours: Any) -> None:
+def _let_trace(dynamo: Any, ours: Any) -> None:
     """Dynamo skips our code, which would end the graph."""
-    substitute = getattr(decorators, "substitute_in_graph", None)
+    substitute = getattr(dynamo, "substitute_in_graph", None)
     if substitute is not None:  # else another PyTorch
         substitute(ours, skip_signature_check=True)(ours.before)

@@ -20,7 +20,6 @@ from torch_pjrt.session import session
 _DYNAMO = "torch._dynamo"
 _RULES = "torch._dynamo.trace_rules"
 _CONVERTING = "torch._dynamo.convert_frame"
-_DECORATORS = "torch._dynamo.decorators"
 _packages = session.own("packages that Dynamo traces nothing in", ["torch_pjrt", "jax", "jaxlib"])
 # Nothing that these call is the user's. Elsewhere in ours it may be: a captured function, a hook of backward.
 PARTS = ("client", "compile", "graph", "lowering", "observe", "passes", "run", "tensor")
@@ -36,7 +35,7 @@ def install() -> None:
         after_import(_DYNAMO, _let_go_of_frames)
     after_import(_RULES, _register)
     after_import(_CONVERTING, _skip_calls)
-    after_import(_DECORATORS, _allow_annotations)
+    after_import(_DYNAMO, _allow_annotations)
 
 
 def _let_go_of_frames(dynamo: ModuleType) -> None:
@@ -80,9 +79,13 @@ def _register(rules: Any) -> None:
             add(package)
 
 
-def _allow_annotations(decorators: Any) -> None:
-    """A call of `annotate` is a node of Dynamo's graphs, in which AOTAutograd sees the operator."""
-    allow = getattr(decorators, "allow_in_graph", None)
+def _allow_annotations(dynamo: Any) -> None:
+    """A call of `annotate` is a node of Dynamo's graphs, in which AOTAutograd sees the operator.
+
+    Dynamo is asked once it is whole. It looks then for all functions that it has rules for, once and for all:
+    those of its own that are not imported yet would have none (`torch._dynamo.mark_static`).
+    """
+    allow = getattr(dynamo, "allow_in_graph", None)
     if allow is not None:  # else another PyTorch
         from torch_pjrt.lowering.value_annotations import annotate
 

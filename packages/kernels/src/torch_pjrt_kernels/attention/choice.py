@@ -19,8 +19,9 @@ LEAST_LENGTH = 512
 LEAST_SCORES_BYTES_OF_CPU = 32 * _MiB
 _SHORT_ON_CPU, _LEAST_OF_SHORT = 1024, 512 * _MiB
 _FEW_QUERIES = 64
-# A processor's cores are fastest with these blocks, whatever the heads and the length are.
-_QUERIES_OF_CPU, _KEYS_OF_CPU = 512, 256
+# A processor's cores are fastest with these blocks, whatever the heads and the length are: with some fewer
+# queries and keys, a multiple of the least, where those fill the last block better.
+_QUERIES_OF_CPU, _KEYS_OF_CPU, _LEAST_OF_CPU = 512, 256, 16
 # Of the scores of a block of an accelerator, in float32: with many heads, fewer queries and keys.
 _BLOCK_BYTES = 8 * _MiB
 _LARGEST, _LEAST = 1024, 256
@@ -100,7 +101,8 @@ def sizes_of(problem: Problem, *, on_cpu: bool, measured: bool = True) -> Sizes:
     elif found is not None:
         queries, keys = found
     elif on_cpu:
-        queries, keys = _QUERIES_OF_CPU, _KEYS_OF_CPU
+        queries = _equally(problem.queries, _QUERIES_OF_CPU)
+        keys = _equally(problem.keys, _KEYS_OF_CPU)
     else:
         side = math.isqrt(_BLOCK_BYTES // (4 * pairs))
         queries = _within(side, _LEAST, _LARGEST)
@@ -114,6 +116,12 @@ def sizes_of(problem: Problem, *, on_cpu: bool, measured: bool = True) -> Sizes:
         min(queries, problem.queries),
         min(keys, problem.keys),
     )
+
+
+def _equally(n: int, most: int) -> int:
+    """The size of as few equal blocks as `n` can be in; the last may be filled up."""
+    size = -(-n // -(-n // most))
+    return -(-size // _LEAST_OF_CPU) * _LEAST_OF_CPU
 
 
 def _within(n: int, least: int, most: int) -> int:
