@@ -203,10 +203,7 @@ def _to_copy(
         dtypes.to_jax(dtype)
     if not is_pjrt(self):
         source = self.to(dtype) if dtype is not None else self
-        dtypes.to_jax(source.dtype)
-        # Of no elements there is nothing to upload: caches of keys and values begin so, one for each layer.
-        value = upload(source) if source.numel() else None
-        return wrap_sized(value, spec_on_device(source, memory_format))
+        return wrap_sized(upload(source), spec_on_device(source, memory_format))
     kwargs = {"dtype": dtype, "memory_format": memory_format}
     return record.call(aten._to_copy.default, (self,), kwargs)
 
