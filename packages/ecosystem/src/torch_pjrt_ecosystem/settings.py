@@ -4,7 +4,8 @@
 accelerate,...      these libraries, or rows of the table (`transformers.nan_filter`), only
 -lightning,...      all but these
 
-TORCH_PJRT_CAPTURE_STEPS=1: training steps of libraries are captured. Read when training begins.
+TORCH_PJRT_CAPTURE_STEPS=1: training steps of libraries are captured. Read when training begins, by
+Lightning's loop at each step.
 """
 
 from __future__ import annotations

@@ -25,6 +25,7 @@ from torch_pjrt.graph.tape import Value
 from torch_pjrt.graph.tensor_spec import TensorSpec
 from torch_pjrt.interrupts.quiet import quiet
 from torch_pjrt.references import OF_A_LOCAL, are_held_once, getrefcount
+from torch_pjrt.run import sync
 from torch_pjrt.session import session
 from torch_pjrt.tensor.storage.buffer import Buffer
 from torch_pjrt.tensor.storage.view import content
@@ -173,14 +174,14 @@ def _let_go(arrays: list[Any], position: int, _: weakref.ref[ArraySlot]) -> None
     arrays[position] = None
 
 
-def write_what_is_empty(arguments: Iterable[Buffer]) -> None:
-    """Give arguments that nobody has written to the zeros that they hold.
+def begin(arguments: Iterable[Buffer]) -> None:
+    """Before a call: what is pending runs, and arguments that nobody has written to hold their zeros.
 
     Recorded when they are read, these would be the step's own, and not what it is given.
     """
     for buffer in arguments:
-        if buffer.value is None:
-            content(buffer)
+        content(buffer)
+    sync.sync("a captured step begins")
 
 
 def buffer_at(reference: weakref.ref[Buffer], spec: TensorSpec) -> Buffer:

@@ -24,7 +24,7 @@ from torch_pjrt.graph.tensor_spec import TensorSpec
 from torch_pjrt.interrupts.quiet import quiet
 from torch_pjrt.interrupts.signals import handled
 from torch_pjrt.observe.counters import of_thread
-from torch_pjrt.replays.array_slots import rebinding, rebindings, write_what_is_empty
+from torch_pjrt.replays.array_slots import begin, rebinding, rebindings
 from torch_pjrt.replays.gradients import Gradients
 from torch_pjrt.replays.group_numbers import Following, Formulas
 from torch_pjrt.replays.traffic import Content, Traffic, host_random_numbers
@@ -179,8 +179,7 @@ def observed(
     following: Following,
 ) -> tuple[Any, Observed, Callable[[torch.Tensor], Result | None]]:
     """Call it: what it returned, what was seen, and which result of a launch a returned tensor holds."""
-    write_what_is_empty(map(buffer_of, tensors))
-    syncing.sync("a captured step begins")
+    begin(map(buffer_of, tensors))
     seen, traffic, thread = Observed(following), Traffic(), threading.get_ident()
     n_handlers, rebound = handled.n_recorded, _rebindings_of_others()
     made: dict[int, tuple[weakref.ref[Value], Result]] = {}

@@ -20,14 +20,7 @@ from torch_pjrt.graph.tape import Value
 from torch_pjrt.graph.tensor_spec import contiguous_spec
 from torch_pjrt.interrupts.quiet import quiet
 from torch_pjrt.observe.counters import counters, of_thread
-from torch_pjrt.replays.array_slots import (
-    Binding,
-    Stale,
-    Target,
-    array_of,
-    buffer_at,
-    write_what_is_empty,
-)
+from torch_pjrt.replays.array_slots import Binding, Stale, Target, array_of, begin, buffer_at
 from torch_pjrt.replays.computed_numbers import ComputedNumbers
 from torch_pjrt.replays.group_numbers import same_floats
 from torch_pjrt.replays.observation import (
@@ -140,8 +133,7 @@ class Replay:
         if not same_floats(self._numbers_are_for, floats):
             self._compute_numbers(floats)
         arguments = [buffer_of(t) for t in tensors]
-        write_what_is_empty(arguments)
-        sync.sync("a captured step begins")
+        begin(arguments)
         with sync.one_at_a_time():
             only_read = [buffer_at(*known).value for known in self._only_read]
             given = [self._given(i, buffer) for i, buffer in enumerate(arguments)]
@@ -169,8 +161,7 @@ class Replay:
         What somebody else holds of that is copied, so that the step launches the programs of the recording.
         Raises `Stale` as `run` does.
         """
-        write_what_is_empty(map(buffer_of, tensors))
-        sync.sync("a captured step begins")
+        begin(map(buffer_of, tensors))
         with sync.one_at_a_time():
             for known in self._only_read:
                 buffer_at(*known)

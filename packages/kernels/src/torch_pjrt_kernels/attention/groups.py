@@ -108,39 +108,39 @@ class Groups:
         return lax.fori_loop(np.int32(0), n_groups, body, tuple(made))
 
     def _first(self, x: Array, batch: Array, heads: Array) -> Sequence[Any]:
-        """Where the part of a group begins."""
-        of_batch, of_heads = x.shape[0] // self.batches, x.shape[1] // self.heads
-        zeros = (np.int32(0),) * (x.ndim - 2)
-        return batch * np.int32(of_batch), heads * np.int32(of_heads), *zeros
+        """Where the part of a group begins; along a dim of one, which is that of all groups, at its start."""
+        sizes = zip(x.shape, self._shape(x), (batch, heads), strict=False)
+        firsts = (np.int32(0) if n == 1 else i * np.int32(size) for n, size, i in sizes)
+        return *firsts, *(np.int32(0),) * (x.ndim - 2)
+
+    def _shape(self, x: Array) -> tuple[int, ...]:
+        """The shape of a group's part."""
+        of_batch, of_heads, *rest = x.shape
+        return max(of_batch // self.batches, 1), max(of_heads // self.heads, 1), *rest
 
     def _part(self, x: Array, batch: Array, heads: Array) -> Array:
-        shape = (x.shape[0] // self.batches, x.shape[1] // self.heads, *x.shape[2:])
-        return lax.dynamic_slice(x, self._first(x, batch, heads), shape)
+        return lax.dynamic_slice(x, self._first(x, batch, heads), self._shape(x))
 
     def _form(self, form: Form, batch: Array, heads: Array) -> Form:
         bias, slopes, sinks, segments = form.bias, form.slopes, form.sinks, form.segments
         of_batch, of_heads = np.int32(self.sizes.batch), np.int32(self.sizes.key_heads)
-        if bias is not None:
-            bias = _cut(_cut(bias, 0, self.batches, batch), 1, self.heads, heads)
         if segments is not None:
-            of_queries, of_keys = (_cut(x, 0, self.batches, batch) for x in segments)
+            of_queries, of_keys = (_cut(x, self.batches, batch) for x in segments)
             segments = (of_queries, of_keys)
         return replace(
             form,
             part_of=(batch * of_batch, heads * of_heads, self.heads * self.sizes.key_heads),
-            bias=bias,
+            bias=None if bias is None else self._part(bias, batch, heads),
             segments=segments,
-            slopes=None if slopes is None else _cut(slopes, 0, self.heads, heads),
-            sinks=None if sinks is None else _cut(sinks, 0, self.heads, heads),
+            slopes=None if slopes is None else _cut(slopes, self.heads, heads),
+            sinks=None if sinks is None else _cut(sinks, self.heads, heads),
         )
 
 
-def _cut(x: Array, dim: int, n: int, number: Array) -> Array:
-    """One of `n` equal parts along a dim; where that is one, it is that of all."""
-    if x.shape[dim] == 1:
-        return x
-    size = x.shape[dim] // n
-    return lax.dynamic_slice_in_dim(x, number * np.int32(size), size, dim)
+def _cut(x: Array, n: int, number: Array) -> Array:
+    """One of `n` equal parts along the first dim."""
+    size = x.shape[0] // n
+    return lax.dynamic_slice_in_dim(x, number * np.int32(size), size, 0)
 
 
 def _groups_of(sizes: Sizes) -> Groups | None:
