@@ -31,7 +31,7 @@ NAMES = {
     tensor.checks.bounds._signatures tensor.kernels.linear._linear tensor.kernels.linear._backward
     tensor.padding.recorded._where tensor.recording.cpu_errors._refused
     tensor.recording.adam_steps._steps tensor.recording.record._learned
-    tensor.storage.view._reads tensor.storage.view._writes
+    tensor.storage.transfer._of_no_elements tensor.storage.view._reads tensor.storage.view._writes
     """,
     "a lock, or an object without content": "device.guard._preparing interrupts.signals._delivery",
     "has functions of PyTorch's answer otherwise, on one thread": "tensor.recording.layout._hint "

@@ -6,6 +6,7 @@ They ask what is traced, recorded and compiled into how many programs: XLA compi
 from __future__ import annotations
 
 import gc
+import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 from unittest.mock import patch
@@ -18,7 +19,15 @@ from quickly import compiled_quickly
 from torch_pjrt.extend import counters, forget_programs
 from torch_pjrt_dynamo import backend, gradients
 
-__all__ = ["Programs", "agrees", "compiled_quickly", "fresh_compiler", "programs", "ways"]
+__all__ = [
+    "Programs",
+    "agrees",
+    "compiled_quickly",
+    "fresh_compiler",
+    "its_own_compile",
+    "programs",
+    "ways",
+]
 
 
 @pytest.fixture(autouse=True)
@@ -27,6 +36,12 @@ def fresh_compiler() -> Iterator[None]:
     with torch._dynamo.config.patch(recompile_limit=64):
         yield
     torch._dynamo.reset()
+
+
+@pytest.fixture(autouse=True)
+def its_own_compile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lightning, once imported, wraps `torch.compile` for the whole process, and Dynamo cannot trace that."""
+    monkeypatch.setattr(torch, "compile", inspect.unwrap(torch.compile))
 
 
 class Programs:

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from torch_pjrt import dtypes
+from torch_pjrt.caches import Cache
 from torch_pjrt.client import memory, partition
 from torch_pjrt.client.client import client
 from torch_pjrt.client.elsewhere import brought_here, is_elsewhere_too
@@ -51,6 +52,12 @@ on_read: list[Callable[[Value, np.ndarray], None]] = session.own("who is told of
 # Of so many integers the host finds the range, in microseconds; from larger tensors the device must.
 _MOST_TO_LOOK_AT = 1 << 16
 
+# Caches of keys and values begin as two tensors of no elements for each layer: each kind is uploaded once.
+# A program takes no memory of an array that is held here.
+_of_no_elements: Cache[tuple[TensorSpec, object], jax.Array] = Cache(
+    "arrays of no elements", most=256
+)
+
 
 def upload(
     source: torch.Tensor,
@@ -68,6 +75,8 @@ def upload(
         torch.float32
     """
     spec = contiguous_spec(source.shape, dtype or source.dtype)
+    if not spec.numel and sharding is None and not on_upload:
+        return _nothing(source, spec)
     if sharding is not None and spec.numel > _MOST_TO_LOOK_AT and not on_upload:
         return upload_parts(spec, sharding, lambda index: source[index], copy=copy)
     host = _host_copy(source, spec.dtype, copy)
@@ -81,6 +90,15 @@ def upload(
     for listener in on_upload:
         listener(value, host)
     return value
+
+
+def _nothing(source: torch.Tensor, spec: TensorSpec) -> Value:
+    """As `upload`, of no elements."""
+    key = (spec, client().place())
+    array = _of_no_elements.get(key)
+    if array is None or array.is_deleted():  # by who has asked for it
+        array = _of_no_elements[key] = put(_host_copy(source, spec.dtype, copy=True))
+    return Value.of_array(spec, array)
 
 
 def upload_parts(
