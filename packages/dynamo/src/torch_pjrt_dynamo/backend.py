@@ -13,6 +13,7 @@ from torch_pjrt_dynamo import fake_products
 from torch_pjrt_dynamo.bodies_of_backward import copying_what_is_handed_on
 from torch_pjrt_dynamo.bucket_sizes import Buckets
 from torch_pjrt_dynamo.bucketed import BucketedGraph, varies
+from torch_pjrt_dynamo.calls_of_backward import end_graphs_before_them
 from torch_pjrt_dynamo.compiled import CompiledGraph
 from torch_pjrt_dynamo.devices_of_results import Run, where_traced
 from torch_pjrt_dynamo.direct import simple_graph, without_autograd
@@ -33,6 +34,7 @@ _ALL = 1 << 30  # results
 fake_products.register()
 leave_inductor_out()
 record_steps()
+end_graphs_before_them()
 
 
 def pjrt(

@@ -12,7 +12,7 @@ AOTAutograd traces the graph.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch._dynamo import compiled_autograd
@@ -75,6 +75,9 @@ class GraphWithGradients(DirectGraph):
             found, values = self._found(args)
         except CannotRecord as error:
             return self.cut_at(error)(args)
+        # To what these come from, backward would go on; it may be gone.
+        for i in cast(RecordedForward, found).unreached:
+            args[i] = args[i].detach()
         results = _Differentiated.apply(found, values, *args)
         args.clear()
         return results

@@ -51,6 +51,7 @@ class RecordedForward(RecordedGraph):
     kept        arguments that are kept, too.
     different   of the results: those that have a gradient, and how it looks.
     others      of the results: tensors that have none.
+    unreached   arguments that need a gradient, and whose gradient no result has a part in.
     backward    a graph of what is kept (arguments, then results) and of gradients of the results. It gives
                 those of all arguments, None where there is none.
     """
@@ -59,6 +60,7 @@ class RecordedForward(RecordedGraph):
     kept: list[int] = field(default_factory=list)
     different: list[tuple[int, TensorSpec]] = field(default_factory=list)
     others: list[int] = field(default_factory=list)
+    unreached: list[int] = field(default_factory=list)
     backward: RecordedGraph = field(default_factory=lambda: RecordedGraph(None, [], []))
 
 
@@ -233,6 +235,11 @@ class _Recording:
                 i
                 for i, x in enumerate(results)
                 if isinstance(x, torch.Tensor) and not x.requires_grad
+            ],
+            unreached=[
+                n
+                for n, (needs, x) in enumerate(zip(self.needs, gradients, strict=True))
+                if needs and x is None
             ],
             backward=self.backward(
                 behind,
