@@ -84,7 +84,7 @@ def _batches_to(device: Any) -> Callable[..., Any]:
     return to
 
 
-def _training(
+def training(
     workload: Workload, model: Any, compiled: Callable[[Any], Any] | None = None, **how: Any
 ) -> Callable[[Any, Any], Any]:
     """The step as people write it, of tensors that are on the device."""
@@ -106,7 +106,7 @@ def _training(
 
 
 def by_eager(workload: Workload, weights: Weights, _: Path, __: Traced) -> Train:
-    train, to = _training(workload, _model(workload, weights)), _batches_to("cpu")
+    train, to = training(workload, _model(workload, weights)), _batches_to("cpu")
     return lambda x, targets: train(to(x), to(targets))
 
 
@@ -114,7 +114,7 @@ def by_inductor(workload: Workload, weights: Weights, cache: Path, _: Traced) ->
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(cache / "inductor")
     import torch
 
-    train = _training(workload, _model(workload, weights), torch.compile)
+    train = training(workload, _model(workload, weights), torch.compile)
     to = _batches_to("cpu")
     return lambda x, targets: train(to(x), to(targets))
 
@@ -124,7 +124,7 @@ def by_pjrt(workload: Workload, weights: Weights, cache: Path, traced: Traced) -
     from torch_pjrt.observe.counters import counters
 
     model = _model(workload, weights).to("pjrt")
-    train, to = _training(workload, model), _batches_to("pjrt")
+    train, to = training(workload, model), _batches_to("pjrt")
 
     def step(x: np.ndarray, targets: np.ndarray) -> Any:
         batch = to(x), to(targets)
@@ -142,7 +142,7 @@ def by_compiled(workload: Workload, weights: Weights, cache: Path, _: Traced) ->
     import torch
 
     model = _model(workload, weights).to("pjrt")
-    train = torch.compile(_training(workload, model), backend="pjrt")
+    train = torch.compile(training(workload, model), backend="pjrt")
     to = _batches_to("pjrt")
     return lambda x, targets: train(to(x), to(targets))
 
@@ -156,7 +156,7 @@ def by_compiled_model(workload: Workload, weights: Weights, cache: Path, _: Trac
         return torch.compile(function, backend="pjrt")
 
     model = _model(workload, weights).to("pjrt")
-    train, to = _training(workload, model, compiled), _batches_to("pjrt")
+    train, to = training(workload, model, compiled), _batches_to("pjrt")
     return lambda x, targets: train(to(x), to(targets))
 
 
@@ -166,7 +166,7 @@ def by_capture(workload: Workload, weights: Weights, cache: Path, _: Traced) -> 
 
     model = _model(workload, weights).to("pjrt")
     how: dict[str, Any] = {"capturable": True} if workload.adam else {}
-    train, to = torch_pjrt.capture(_training(workload, model, **how)), _batches_to("pjrt")
+    train, to = torch_pjrt.capture(training(workload, model, **how)), _batches_to("pjrt")
     return lambda x, targets: train(to(x), to(targets))
 
 
@@ -189,7 +189,7 @@ def _by_torch_xla(
     def compiled(function: Any) -> Any:
         return torch.compile(function, backend=backend)
 
-    train, to = _training(workload, model, compiled if backend else None), _batches_to(device)
+    train, to = training(workload, model, compiled if backend else None), _batches_to(device)
 
     def step(x: np.ndarray, targets: np.ndarray) -> Any:
         batch = to(x), to(targets)
