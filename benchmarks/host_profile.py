@@ -1,9 +1,9 @@
-"""Where the calling thread spends an unmodified step, in C++ and in Python: by Linux's `perf`, which must be there.
+"""Where the calling thread spends an unmodified step, in C++ and in Python, by Linux's `perf`.
 
     python benchmarks/host_profile.py [MODEL ...]
 
-Each sample of the thread counts for one row: the innermost of the things that its stack tells. Models are those
-of `training_steps/`; their steps are the loop that people write, lazily.
+Each sample of the thread counts for one row: the innermost of the things that its stack tells. Models are
+those of `training_steps/`; their steps are the loop that people write, lazily.
 """
 
 from __future__ import annotations
