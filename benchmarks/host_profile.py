@@ -88,8 +88,19 @@ def profile(name: str) -> tuple[float, Counter[str]]:
     with tempfile.TemporaryDirectory() as folder:
         recorded = Path(folder, "perf.data")
         perf = subprocess.Popen(
-            ["perf", "record", "-q", "-F", "900", "--call-graph", "dwarf,32768"]
-            + ["-o", str(recorded), "-t", str(os.getpid())],
+            [
+                "perf",
+                "record",
+                "-q",
+                "-F",
+                "900",
+                "--call-graph",
+                "dwarf,32768",
+                "-o",
+                str(recorded),
+                "-t",
+                str(os.getpid()),
+            ],
             stderr=subprocess.DEVNULL,
         )
         time.sleep(1)
