@@ -85,6 +85,14 @@ def test_a_row_whose_case_passes_is_a_complaint(monkeypatch: pytest.MonkeyPatch)
     assert "can go" in str(Verdict().on(a_result()))
 
 
+def test_a_case_that_varies_may_do_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = Gap("sin", "float32", "forward", gaps.VARIES, "for a test")
+    monkeypatch.setattr(gaps, "GAPS", (row,))
+
+    assert Verdict().on(a_result()) is None
+    assert Verdict().on(a_result(failed=1)) is None
+
+
 def test_running_on_the_cpu_needs_a_row(monkeypatch: pytest.MonkeyPatch):
     assert "ON CPU" in str(Verdict().on(a_result(on_cpu=("aten.sin.default",))))
 

@@ -1,8 +1,11 @@
 """What does not conform yet, and why; and where PyTorch's own tolerance is too narrow, and why.
 
-A row covers each combination of its words. It is strict: a case that passes has no row.
+A row covers each combination of its words. It is strict: a case that passes has no row, but of those that
+vary.
 
     notyet    we mean to do it
+    varies    passes with some processors and fails with others: their vectors are of other widths, and sums
+              in another order
     upstream  waits for a change in JAX, XLA or PyTorch
     never     has no meaning on an accelerator
 """
@@ -52,6 +55,8 @@ class OnCpu:
     overloads: str
     why: str
 
+
+VARIES = "varies"
 
 GAPS: tuple[Gap, ...] = (
     Gap(
@@ -121,13 +126,17 @@ GAPS: tuple[Gap, ...] = (
         "squared another number of times than on CPU; halves overflow on the way",
     ),
     Gap(
-        (
-            "svd polar index_reduce.prod svd_lowrank linalg.householder_product linalg.svd "
-            "masked.prod"
-        ),
+        "polar linalg.householder_product linalg.svd masked.prod",
         "float32",
         "second",
         "notyet",
+        "sums in another order where terms cancel",
+    ),
+    Gap(
+        "svd svd_lowrank pca_lowrank index_reduce.prod",
+        "float32",
+        "second",
+        VARIES,
         "sums in another order where terms cancel",
     ),
     Gap(
@@ -296,14 +305,6 @@ TOLERANCES: tuple[Tolerance, ...] = (
         rtol=2e-6,
         atol=1e-5,
         why="numbers of up to 4e5, sums of powers: 13 roundings of the largest, and 10 are allowed",
-    ),
-    Tolerance(
-        "pca_lowrank",
-        "float32",
-        "second",
-        rtol=4e-6,
-        atol=1e-5,
-        why="numbers of up to 8, of six matrix products and two decompositions, one after the other",
     ),
     Tolerance(
         "nn.functional.multilabel_soft_margin_loss",
