@@ -1,4 +1,4 @@
-"""What is wrong with results, given what `gaps.py` knows. A row is strict both ways, unless its case varies."""
+"""What is wrong with results, given what `gaps.py` knows. A row is strict, unless its case varies."""
 
 from __future__ import annotations
 
