@@ -105,13 +105,17 @@ def of_nothing_scalar(x: Tensor, w: Tensor) -> None:
     (x @ w).backward()
 
 
+def with_an_argument_that_it_lacks(x: Tensor, w: Tensor) -> None:
+    (x @ w).sum().backward(no_such=1)  # pyright: ignore[reportCallIssue]
+
+
 STEPS: list[Step] = [
     plainly, with_arguments, by_position, as_a_name, twice, of_several, within_autocast, within_a_try,
     in_a_loop, in_a_function_of_its_own, where_a_value_says_so, of_a_loss_that_changes_afterwards,
-    to_one_leaf, with_nothing_behind_it, of_nothing_scalar,
+    to_one_leaf, with_nothing_behind_it, of_nothing_scalar, with_an_argument_that_it_lacks,
 ]  # fmt: skip
-# Dynamo leaves these to Python as a whole.
-WHOLE: tuple[Step, ...] = (in_a_loop, within_a_try)
+# Dynamo leaves these to Python as a whole, or tries again for another reason.
+WHOLE: tuple[Step, ...] = (in_a_loop, within_a_try, with_an_argument_that_it_lacks)
 # Tries that are left: it comes to backward within a call, whose caller is traced again.
 LEFT: dict[Step, int] = {in_a_function_of_its_own: 1}
 OWN = "Unsupported Tensor.backward() call"  # why Dynamo tries again

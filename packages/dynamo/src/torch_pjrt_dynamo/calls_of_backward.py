@@ -52,9 +52,9 @@ def _loss_of(translator: Any, call: Any) -> Any:
 
 def _on_stack(translator: Any, call: Any) -> list[Any]:
     """What the instruction takes: a function and a null, and arguments, those with names last."""
-    end = len(translator.stack) - (
-        call.opname == "CALL_KW"
-    )  # Python 3.13 has their names behind them
+    end = len(translator.stack)
+    if call.opname == "CALL_KW":  # Python 3.13 has the names behind them
+        end -= 1
     return translator.stack[end - call.arg - 2 : end]
 
 
@@ -78,6 +78,8 @@ def _note(translator: Any, entry: Any, loss: Any, reason: Any) -> None:
     n = len(given) - len(names)
     try:
         loss.method_backward(translator, *given[:n], **dict(zip(names, given[n:], strict=True)))
+    except TypeError:  # no such argument: Dynamo says so
+        pass
     except Unsupported as error:
         text = f"Encountered graph break when attempting to trace a call of backward:\n\n{error}"
         translator.log_graph_break(translator.code_options, reason=text, exc=error)
