@@ -8,7 +8,8 @@ the first left there. Rounds of steps follow in turns, so that all see the same 
 machine. All start from the same weights and see the same batches, and the first losses must agree.
 
 Ways that need packages that do not install beside ours run under the interpreters that
-PYTHON_WITH_TORCH_XLA and PYTHON_WITH_TORCHAX name; without those variables they are left out.
+PYTHON_WITH_TORCH_XLA and PYTHON_WITH_TORCHAX name; without those variables they are left out. So are
+those of an older version of ours, unless TREE_BEFORE names a checkout of it.
 """
 
 from __future__ import annotations

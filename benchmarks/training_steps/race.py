@@ -67,7 +67,7 @@ class Contestant:
             stdout=subprocess.PIPE,
             stderr=self.complaints,
             text=True,
-            env={**os.environ, **WAYS[way].settings},
+            env=WAYS[way].environment(),
         )
 
     def ask(self, question: str) -> dict[str, Any]:
@@ -92,8 +92,7 @@ class Contestant:
 
 def why_not(way: str) -> str:
     """Why this machine cannot run a way; empty if it can."""
-    needed = WAYS[way].python
-    return "" if not needed or needed in os.environ else f"{needed} is not set"
+    return "".join(f"{name} is not set" for name in WAYS[way].missing())
 
 
 def start(workload: str, way: str, data: Path) -> tuple[Result, Contestant]:

@@ -36,12 +36,26 @@ class Way:
     """One way: its name in tables, what makes its step, and the interpreter that it runs under.
 
     python   the environment variable that names an interpreter with what this way needs; none: this one.
+    tree     the environment variable that names a checkout whose packages it has; none: those installed.
     """
 
     title: str
     make: Callable[[Workload, Weights, Path, Traced], Train]
     python: str = ""
     settings: dict[str, str] = field(default_factory=dict)
+    tree: str = ""
+
+    def missing(self) -> list[str]:
+        """The variables that it needs and that are not set."""
+        return [name for name in (self.python, self.tree) if name and name not in os.environ]
+
+    def environment(self) -> dict[str, str]:
+        """Of its process."""
+        added = dict(self.settings)
+        if self.tree:
+            packages = Path(os.environ[self.tree], "packages").glob("*/src")
+            added["PYTHONPATH"] = os.pathsep.join(map(str, packages))
+        return {**os.environ, **added}
 
 
 def _keep_programs_of_jax(folder: Path) -> None:
@@ -247,6 +261,7 @@ def by_torchax(workload: Workload, weights: Weights, cache: Path, _: Traced) -> 
 
 
 _XLA, _TORCHAX = "PYTHON_WITH_TORCH_XLA", "PYTHON_WITH_TORCHAX"
+_BEFORE = "TREE_BEFORE"
 WAYS = {
     "jax": Way("JAX, hand-written", by_jax),
     "jax_scanned": Way("JAX, layers scanned, kept stacked", by_jax_scanned),
@@ -254,6 +269,9 @@ WAYS = {
     "compiled": Way('PyTorch, "pjrt", step compiled', by_compiled),
     "compiled_model": Way('PyTorch, "pjrt", model compiled', by_compiled_model),
     "captured": Way('PyTorch, "pjrt", captured', by_capture),
+    "pjrt_before": Way('PyTorch, "pjrt", before', by_pjrt, tree=_BEFORE),
+    "compiled_before": Way('PyTorch, "pjrt", step compiled, before', by_compiled, tree=_BEFORE),
+    "captured_before": Way('PyTorch, "pjrt", captured, before', by_capture, tree=_BEFORE),
     "rolled": Way(
         'PyTorch, "pjrt", captured, layers rolled', by_capture, "", {"TORCH_PJRT_ROLL_LAYERS": "on"}
     ),
