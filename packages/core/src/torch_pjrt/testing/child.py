@@ -19,11 +19,13 @@ from torch_pjrt.testing.quick import quick_flags
 def environment(*, quick: bool = True, programs: str = "", **more: str) -> dict[str, str]:
     """Of a child: this process's, with programs compiled quickly unless it says how, and kept in a folder.
 
-    None keeps any by default: such runs make thousands that nobody needs again.
+    None keeps any by default: such runs make thousands that nobody needs again. The folder may become larger
+    than one of a user's: what is in it is to be there for the next process.
     """
     # Flags of the environment, also empty ones, win.
     flags = {"XLA_FLAGS": quick_flags()} if quick else {}
-    return {**flags, **os.environ, **more, "TORCH_PJRT_CACHE_DIR": programs}
+    folder = {"TORCH_PJRT_CACHE_DIR": programs, "TORCH_PJRT_CACHE_BYTES": str(16 << 30)}
+    return {**flags, **os.environ, **more, **folder}
 
 
 _END = ""  # what the reader puts where the child's answers end
