@@ -2,8 +2,8 @@
 
     python benchmarks/host_profile.py [MODEL ...]
 
-Each sample of the thread counts for one row: the innermost of the things that its stack tells. Models are
-those of `training_steps/`; their steps are the loop that people write, lazily.
+Each sample of the thread counts for one row, by the frames of its stack. Models are those of
+`training_steps/`; their steps are the loop that people write, lazily.
 """
 
 from __future__ import annotations
@@ -27,12 +27,14 @@ from models import WORKLOADS
 from ways import training
 
 STEPS, WARM = 200, 12
-# From the innermost frame on, the first of these names says what a sample is. Python has no names there: what
-# lies within a kernel that PyTorch has called is ours, what lies outside is the script's, PyTorch's and ours.
-KERNEL = "PythonKernelHolder"
-NAMES = {
+# Wherever in a stack these are, a sample is for them.
+ANYWHERE = {
     "gc_collect_main": "garbage collection",
     "PythonDeviceGuard": "PyTorch asks the device's guard, which is Python, for streams",
+}
+# Else the first of these says it, from the innermost frame on. Python has no names there: what lies within a
+# kernel that PyTorch has called is ours, what lies outside is the script's, PyTorch's and ours.
+INNERMOST = {
     "PjitFunction": "launching, JAX's part",
     "PythonKernelHolder": "our kernels, in Python",
     "Engine::execute": "PyTorch's backward and dispatcher, in C++",
@@ -40,23 +42,21 @@ NAMES = {
     "THPVariable_": "PyTorch's dispatcher and autograd, in C++",
 }
 REST = "the script, modules, the optimizer and the end of a step, in Python"
+RECORD = "perf record -q -F 900 --call-graph dwarf,32768 -o {} -t {}"
+SCRIPT = "perf script --no-inline -F comm,ip,sym -i {}"
 
 
 def kind_of(stack: list[str]) -> str:
     """What a sample is, by its frames, innermost first."""
-    for name in ("gc_collect_main", "PythonDeviceGuard"):
-        if any(name in frame for frame in stack):
-            return NAMES[name]
-    for frame in stack:
-        for name, kind in NAMES.items():
-            if name in frame:
-                return kind
-    return REST
+    whole = " ".join(stack)
+    kinds = [kind for name, kind in ANYWHERE.items() if name in whole]
+    kinds += [kind for frame in stack for name, kind in INNERMOST.items() if name in frame]
+    return kinds[0] if kinds else REST
 
 
 def stacks(recorded: Path) -> Iterator[list[str]]:
     """The frames of each sample, innermost first."""
-    script = ["perf", "script", "-i", str(recorded), "--no-inline", "-F", "comm,ip,sym"]
+    script = SCRIPT.format(recorded).split()
     with subprocess.Popen(
         script, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as read:
@@ -87,22 +87,8 @@ def profile(name: str) -> tuple[float, Counter[str]]:
     taken = steps(STEPS)
     with tempfile.TemporaryDirectory() as folder:
         recorded = Path(folder, "perf.data")
-        perf = subprocess.Popen(
-            [
-                "perf",
-                "record",
-                "-q",
-                "-F",
-                "900",
-                "--call-graph",
-                "dwarf,32768",
-                "-o",
-                str(recorded),
-                "-t",
-                str(os.getpid()),
-            ],
-            stderr=subprocess.DEVNULL,
-        )
+        record = RECORD.format(recorded, os.getpid()).split()
+        perf = subprocess.Popen(record, stderr=subprocess.DEVNULL)
         time.sleep(1)
         steps(STEPS)
         perf.send_signal(signal.SIGINT)

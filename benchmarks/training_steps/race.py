@@ -92,7 +92,7 @@ class Contestant:
 
 def why_not(way: str) -> str:
     """Why this machine cannot run a way; empty if it can."""
-    return "".join(f"{name} is not set" for name in WAYS[way].missing())
+    return "; ".join(f"{name} is not set" for name in WAYS[way].missing())
 
 
 def start(workload: str, way: str, data: Path) -> tuple[Result, Contestant]:

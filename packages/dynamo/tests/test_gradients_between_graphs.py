@@ -37,7 +37,7 @@ def function_of(draw: random.Random, n_inputs: int) -> Function:
 
 
 def gradients(seed: int, device: str, compiled: Callable[[Function], Function]) -> Any:
-    """Of two leaves, after one or two backwards: None where none came, and the class of what was raised."""
+    """Of three leaves, after one or two backwards: None where none came, and the class of what was raised."""
     draw = random.Random(seed)
     leaves = [
         torch.linspace(-1, 1 + n, 9).reshape(3, 3).to(device).requires_grad_(draw.random() < 0.8)
