@@ -63,7 +63,7 @@ def test_numbers_go_on_after_those_of_an_earlier_run(folder: Path) -> None:
     folder.mkdir(parents=True)
     (folder / "0007.graph.txt").write_text("of an earlier run")
 
-    torch.ones(5, device="pjrt").tolist()
+    torch.arange(5, device="pjrt").tolist()
 
     assert "0008.graph.txt" in names(folder)
     assert (folder / "0007.graph.txt").read_text() == "of an earlier run"
@@ -136,7 +136,7 @@ def test_nothing_is_written_without_a_folder(compiled: Count, tmp_path: Path) ->
 
 def test_variable_names_the_folder(python: Callable[..., object], tmp_path: Path) -> None:
     python(
-        "import torch; torch.ones(3, device='pjrt').tolist()", TORCH_PJRT_DUMP=str(tmp_path / "d")
+        "import torch; torch.arange(3, device='pjrt').tolist()", TORCH_PJRT_DUMP=str(tmp_path / "d")
     )
 
     assert "0001.hlo.txt" in names(tmp_path / "d")

@@ -188,7 +188,7 @@ def test_saved_tensor_of_autograd_is_not_donated() -> None:
 
 @pytest.mark.parametrize("pending", [False, True])
 def test_dropped_tensors_free_their_memory(pending: bool) -> None:
-    x = torch.ones(250_000, device="pjrt")
+    x = torch.arange(250_000.0, device="pjrt")
     torch_pjrt.sync()
     before = bytes_on_the_device()
 

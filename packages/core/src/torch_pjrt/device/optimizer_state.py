@@ -1,7 +1,8 @@
-"""The state of an optimizer is made before its first step, by a program of its own.
+"""The state of an optimizer is made before its first step, apart from it.
 
 PyTorch's optimizers make their state, mostly zeros, in the first step. Recorded with the rest of that step it
-would make it another program than that of all steps to come, and each model would be compiled twice.
+would make it another program than that of all steps to come, and each model would be compiled twice. By
+itself it is arrays of one number each, for which no program is needed (`run/fills.py`).
 """
 
 from __future__ import annotations
@@ -170,4 +171,4 @@ def _empty_gradients(parameters: Sequence[torch.Tensor]) -> Iterator[None]:
 def _of_sgd(optimizer: Optimizer, parameters: Sequence[torch.Tensor]) -> None:
     """Momentum begins as the first gradient. So it does as `momentum * -0.0 + gradient`, bit by bit."""
     for p in parameters:
-        optimizer.state[p]["momentum_buffer"] = torch.zeros_like(p).neg()
+        optimizer.state[p]["momentum_buffer"] = torch.full_like(p, -0.0)

@@ -28,6 +28,7 @@ from torch_pjrt.observe.stops import syncing
 from torch_pjrt.references import counts, held_elsewhere
 from torch_pjrt.run import together
 from torch_pjrt.run.deferred_checks import look
+from torch_pjrt.run.fills import fill
 from torch_pjrt.session import session
 from torch_pjrt.settings import settings
 
@@ -201,6 +202,9 @@ def _run(tape: Tape, cause: object) -> None:
 def _launch(tape: Tape, live: tuple[int, ...], cause: object) -> Exception | None:
     """Make the program of these values and launch it; what the checker has found."""
     if not live and tape.joint is None:
+        tape.ended = True
+        return None
+    if not listeners and tape.joint is None and fill(tape, live):
         tape.ended = True
         return None
     reusable = (
