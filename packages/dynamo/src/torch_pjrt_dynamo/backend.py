@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch._dynamo.backends.common import aot_autograd
+from torch._functorch import config as of_functorch
 
 from torch_pjrt_dynamo import fake_products
 from torch_pjrt_dynamo.bodies_of_backward import copying_what_is_handed_on
@@ -55,19 +56,43 @@ def pjrt(
     `options`: the fields of `torch_pjrt_dynamo.options.Options`. Any `mode` is taken: there is nothing to
     choose between.
     """
-    set_up()
-    put_marks(module)
     chosen = options_of(options or {})
+    how = chosen, positions_of(module, chosen.donate)
+    key: Any = getattr(module, "_backend_id", None)
+    if key is None:
+        return compiling(how)(module, example_inputs)
+    # PyTorch may keep what is compiled. Inductor comes with this import, for a second.
+    from torch_pjrt_dynamo.kept_graphs import KeptGraph
+
+    kept = KeptGraph.of(module, how, compiling)
+    # Else AOTAutograd would keep what it makes of the graph, too, which only Inductor's graphs can be.
+    with of_functorch.patch(force_autograd_cache=False):
+        compiled = compiling(how)(module, example_inputs)
+    return kept.running(compiled, key)
+
+
+def compiling(
+    how: tuple[Options, Sequence[int]],
+) -> Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]:
+    """What compiles a graph of Dynamo's so: with these options, and arguments at these positions donated."""
+    chosen, positions = how
     budget = 1.0 if chosen.memory_budget is None else chosen.memory_budget
     aot = _aot_of(budget, chosen.buckets, chosen.precision)
-    with copying_what_is_handed_on():
-        if is_on_host(module, example_inputs):
-            return for_host(module, example_inputs, aot)
-        positions = positions_of(module, chosen.donate)
-        compiled = as_traced(module, example_inputs, chosen)
-        if compiled is None:
-            compiled = aot(module, example_inputs)
-    return donating(compiled, positions) if positions else compiled
+
+    def compile_module(
+        module: torch.fx.GraphModule, example_inputs: Sequence[Any]
+    ) -> Callable[..., Any]:
+        set_up()
+        put_marks(module)
+        with copying_what_is_handed_on():
+            if is_on_host(module, example_inputs):
+                return for_host(module, example_inputs, aot)
+            compiled = as_traced(module, example_inputs, chosen)
+            if compiled is None:
+                compiled = aot(module, example_inputs)
+        return donating(compiled, positions) if positions else compiled
+
+    return compile_module
 
 
 def as_traced(

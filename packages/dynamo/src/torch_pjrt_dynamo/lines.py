@@ -67,6 +67,15 @@ def name_of(module: torch.fx.GraphModule, kind: str) -> str:
     return f"compiled {kind}"
 
 
+def short_stack(node: torch.fx.Node) -> dict[str, tuple[str, str]]:
+    """Of the modules around a node what `line_of` needs, as text: the outermost class, and the path."""
+    stack = list((node.meta.get("nn_module_stack") or {}).items())
+    return {
+        str(key): (str(path), kind if isinstance(kind, str) else kind.__name__)
+        for key, (path, kind) in (*stack[:1], *stack[1:][-1:])
+    }
+
+
 def _module_of(node: torch.fx.Node) -> str:
     """The path of the module, from the class of the outermost on: `GPT/blocks.3/attn`."""
     stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack")
