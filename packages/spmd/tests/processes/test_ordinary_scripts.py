@@ -1,4 +1,4 @@
-"""An ordinary script of several processes compiles what one of a single device does: state, and one step."""
+"""An ordinary script of several processes compiles what one of a single device does: one step."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from pathlib import Path
 import pytest
 from several import run
 
-# Programs that a step compiles and runs. The first one makes the optimizer's state, too.
+# Programs that a step compiles and runs.
 FLAT = {
-    "FSDP1": [[2, 2], *[[0, 1]] * 5],
+    "FSDP1": [[1, 1], *[[0, 1]] * 5],
     # parts of ranks differ in shape: the optimizer's program is each rank's own
     "FSDP1, original parameters": [[3, 3], *[[0, 2]] * 5],
 }
 OTHERS = {
-    "FSDP2": [[2, 2], *[[0, 1]] * 5],
+    "FSDP2": [[1, 1], *[[0, 1]] * 5],
     # in its second step DDP tells the ranks the order of new buckets (two), makes them, and has another step
-    "DDP": [[2, 2], [4, 4], *[[0, 1]] * 4],
+    "DDP": [[1, 1], [4, 4], *[[0, 1]] * 4],
 }
 
 
 # Over two dims of a mesh, with the collectives of rows and columns.
 OF_GRIDS = {
-    "FSDP2, hybrid": [[2, 2], *[[0, 1]] * 3],
-    "FSDP2 and tensor parallel": [[2, 2], *[[0, 1]] * 3],
-    "DDP and tensor parallel": [[2, 2], [4, 4], *[[0, 1]] * 2],
+    "FSDP2, hybrid": [[1, 1], *[[0, 1]] * 3],
+    "FSDP2 and tensor parallel": [[1, 1], *[[0, 1]] * 3],
+    "DDP and tensor parallel": [[1, 1], [4, 4], *[[0, 1]] * 2],
 }
 
 
