@@ -174,6 +174,23 @@ def by_compiled_model(workload: Workload, weights: Weights, cache: Path, _: Trac
     return lambda x, targets: train(to(x), to(targets))
 
 
+def by_kept_model(workload: Workload, weights: Weights, cache: Path, traced: Traced) -> Train:
+    """As `by_compiled_model`. PyTorch keeps what Dynamo found: it is saved behind the first step."""
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(cache / "kept")
+    import torch
+
+    train = by_compiled_model(workload, weights, cache / "kept", traced)
+    saved: list[Any] = []
+
+    def step(x: np.ndarray, targets: np.ndarray) -> Any:
+        loss = train(x, targets)
+        if not saved:
+            saved.append(torch.compiler.save_cache_artifacts())
+        return loss
+
+    return step
+
+
 def by_capture(workload: Workload, weights: Weights, cache: Path, _: Traced) -> Train:
     os.environ["TORCH_PJRT_CACHE_DIR"] = str(cache / "captured")
     import torch_pjrt
@@ -268,6 +285,11 @@ WAYS = {
     "pjrt": Way('PyTorch, "pjrt"', by_pjrt),
     "compiled": Way('PyTorch, "pjrt", step compiled', by_compiled),
     "compiled_model": Way('PyTorch, "pjrt", model compiled', by_compiled_model),
+    "kept_model": Way(
+        'PyTorch, "pjrt", model compiled, trace kept',
+        by_kept_model,
+        settings={"TORCH_CACHING_PRECOMPILE": "1"},
+    ),
     "captured": Way('PyTorch, "pjrt", captured', by_capture),
     "pjrt_before": Way('PyTorch, "pjrt", before', by_pjrt, tree=_BEFORE),
     "compiled_before": Way('PyTorch, "pjrt", step compiled, before', by_compiled, tree=_BEFORE),
