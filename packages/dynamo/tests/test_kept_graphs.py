@@ -92,6 +92,23 @@ def attention(x: Tensor, w: Tensor) -> Tensor:
     )
 
 
+class Doubled(torch.autograd.Function):
+    """With a gradient that is none."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient * 7 * ctx.saved_tensors[0]
+
+
+def with_its_own_backward(x: Tensor, w: Tensor) -> Tensor:
+    return Doubled.apply(x @ w).sin()  # type: ignore[no-untyped-call]
+
+
 class Net(nn.Module):
     """With parameters, and buffers that a call changes."""
 
@@ -115,7 +132,7 @@ def net_and_matrix(device: str) -> tuple[Any, ...]:
 CASES: dict[str, tuple[Function, Arguments]] = {
     f.__name__: (f, matrices)
     for f in (product, several, views, written_results, constants, branches, without_gradients_within,
-              in_bfloat16, checkpointed, attention)
+              in_bfloat16, checkpointed, attention, with_its_own_backward)
 } | {
     f"{f.__name__}, no gradients": (f, without_gradients)
     for f in (product, several, views, writes, constants, branches, attention)
@@ -167,6 +184,7 @@ def skip_unless_pytorch_can_load(function: Function) -> None:
         pytest.skip(f"PyTorch cannot load it on the CPU either: {error}")
 
 
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated")  # by Dynamo
 @pytest.mark.parametrize("name", CASES)
 def test_loaded_functions_compute_what_the_cpu_computes(name: str, tmp_path: Path) -> None:
     function, arguments = CASES[name]
@@ -206,6 +224,38 @@ def test_options_are_kept(tmp_path: Path) -> None:
     torch.testing.assert_close(y.cpu(), function(*without_gradients("cpu")))
     with pytest.raises(DonatedTensor):
         x.cpu()
+
+
+def test_random_numbers_are_those_of_the_seed(tmp_path: Path) -> None:
+    def function(x: Tensor, w: Tensor) -> Tensor:
+        return F.dropout(x @ w, 0.5) + torch.rand_like(x)
+
+    compiled = compiled_ahead(function, matrices("pjrt"))
+
+    def drawn(function: Function) -> list[Any]:
+        torch.manual_seed(3)
+        return called(function, matrices("pjrt"))
+
+    found = drawn(compiled)
+    again = drawn(kept_and_loaded(compiled, tmp_path / "function"))
+
+    torch.testing.assert_close(again, found, rtol=0, atol=0)
+
+
+def test_a_function_that_no_other_process_finds_is_refused(tmp_path: Path) -> None:
+    @torch._dynamo.allow_in_graph
+    def local(x: Tensor, w: Tensor) -> Tensor:
+        return x @ w
+
+    def function(x: Tensor, w: Tensor) -> Tensor:
+        return local(x, w) + 1
+
+    compiled = compiled_ahead(function, without_gradients("pjrt"))
+
+    wanted = function(*without_gradients("cpu"))
+    torch.testing.assert_close(compiled(*without_gradients("pjrt")).cpu(), wanted)
+    with pytest.raises(UnsupportedError, match="local"):
+        compiled.save_compiled_function(str(tmp_path / "function"))
 
 
 def test_a_size_that_varies_is_refused_where_it_would_be_kept(tmp_path: Path) -> None:

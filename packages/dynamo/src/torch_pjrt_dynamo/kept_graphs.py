@@ -91,7 +91,7 @@ class KeptGraph(SerializableCallable):
             raise UnsupportedError(
                 "This compiled function cannot be kept in a file.",
                 saw=fn.objection,
-                expected="a graph of tensors of known sizes",
+                expected="tensors of known sizes, and functions that another process finds, too",
                 hint="`torch.compile(f, dynamic=False)` fixes sizes",
             )
         return pickle.dumps((fn.kept, fn.how, fn.compiling))
@@ -117,12 +117,15 @@ class _Artifact(BackendCacheArtifact[KeptGraph]):
 
 
 def _objection(module: GraphModule) -> str:
-    for node in module.graph.find_nodes(op="placeholder"):
-        for x in tree_leaves(node.meta.get(_EXAMPLE)):
+    for node in module.graph.nodes:
+        if "kernel_idx" in node.kwargs:
+            return f"`{node.name}` is a Triton kernel, by its number in this process"
+        for x in tree_leaves(node.meta.get(_EXAMPLE)) if node.op == "placeholder" else ():
             sizes = (*x.shape, *x.stride()) if isinstance(x, torch.Tensor) else (x,)
             if any(isinstance(n, torch.SymInt | torch.SymFloat | torch.SymBool) for n in sizes):
                 return f"the input `{node.name}` has a size that varies"
-    return ""
+    inner = (m for m in module.children() if isinstance(m, GraphModule))
+    return next(filter(None, map(_objection, inner)), "")
 
 
 def _bare(module: GraphModule) -> GraphModule:
