@@ -101,8 +101,8 @@ class Doubled(torch.autograd.Function):
         return x * 2
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        return gradient * 7 * ctx.saved_tensors[0]
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return gradients[0] * 7 * ctx.saved_tensors[0]
 
 
 def with_its_own_backward(x: Tensor, w: Tensor) -> Tensor:
