@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 
 import torch_pjrt
 from torch_pjrt.errors import UnsupportedError
-from torch_pjrt.extend import counters
+from torch_pjrt.extend import counters, state
 
 DTYPES = [
     torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int8,
@@ -37,6 +39,56 @@ def test_it_looks_as_on_the_cpu(shape: tuple[int, ...], dtype: torch.dtype) -> N
     assert (moved.shape, moved.stride()) == (on_cpu.shape, on_cpu.stride())
     assert moved.storage_offset() == 0 and moved.untyped_storage().nbytes() == 0
     assert counters.uploads == before
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize(
+    "copied",
+    [
+        torch.clone,
+        torch.ops.aten.lift_fresh_copy,
+        lambda x: x.clone(memory_format=torch.contiguous_format),
+        lambda x: x.clone(memory_format=torch.preserve_format),
+    ],
+    ids=["clone", "lift_fresh_copy", "contiguous", "preserve"],
+)
+def test_a_copy_records_nothing(
+    copied: Callable[..., torch.Tensor], shape: tuple[int, ...]
+) -> None:
+    x = torch.empty(shape, device="cpu").to("pjrt").requires_grad_()
+    before = state.tape.size
+
+    y = copied(x)
+
+    on_cpu = copied(torch.empty(shape, device="cpu"))
+    assert state.tape.size == before
+    assert (y.shape, y.stride(), y.dtype) == (on_cpu.shape, on_cpu.stride(), on_cpu.dtype)
+    assert y.untyped_storage()._cdata != x.untyped_storage()._cdata
+    y.detach().add_(1)
+    assert y.sum().item() == x.sum().item() == 0
+
+
+def test_a_compiled_function_that_begins_with_nothing_is_one_program() -> None:
+    """Dynamo runs what is done to it on the device, and keeps it."""
+
+    @torch.compile(backend="pjrt")
+    def step(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        keys = torch.tensor([], dtype=x.dtype, device=x.device)
+        keys = torch.cat([keys, x @ w], dim=-2)
+        return keys.sum()
+
+    x = torch.randn(2, 3, 3).to("pjrt")
+    w = torch.randn(3, 3).to("pjrt").requires_grad_()
+    torch_pjrt.sync()
+    compiled = []
+    for _ in range(3):
+        before = counters.programs_compiled
+        step(x, w).backward()
+        torch_pjrt.sync()
+        w.grad = None
+        compiled.append(counters.programs_compiled - before)
+
+    assert compiled[1:] == [0, 0]
 
 
 def test_what_is_behind_it_counts() -> None:

@@ -10,6 +10,7 @@ from torch.nn.parameter import UninitializedTensorMixin  # pyright: ignore[repor
 
 from torch_pjrt import dtypes
 from torch_pjrt.device_index import check_index
+from torch_pjrt.graph.tape import state
 from torch_pjrt.graph.tensor_spec import (
     contiguous_spec,
     contiguous_strides,
@@ -20,6 +21,7 @@ from torch_pjrt.overloads import aten
 from torch_pjrt.tensor.recording import record
 from torch_pjrt.tensor.recording.kernel_source import NUMBERS
 from torch_pjrt.tensor.storage.buffer import (
+    Buffer,
     buffer_of,
     is_pjrt,
     set_storage,
@@ -172,7 +174,39 @@ def copy_(self: torch.Tensor, src: torch.Tensor, non_blocking: bool = False) -> 
 
 def clone(self: torch.Tensor, *, memory_format: torch.memory_format | None = None) -> torch.Tensor:
     """The same content in another buffer: nothing to compute, unless a lazy bit is to be applied."""
+    if memory_format in _AS_IT_IS and _is_nothing(self):
+        return _nothing_again(self)
     return record.call(aten.clone.default, (self,), {"memory_format": memory_format})
+
+
+def lift_fresh_copy(self: torch.Tensor) -> torch.Tensor:
+    """As `clone`."""
+    if _is_nothing(self):
+        return _nothing_again(self)
+    return record.call(aten.lift_fresh_copy.default, (self,), {})
+
+
+_AS_IT_IS = (None, torch.preserve_format, torch.contiguous_format)
+
+
+def _is_nothing(x: torch.Tensor) -> bool:
+    """Whether it has no elements and is on the device: Dynamo copies those that a cache begins as, and keeps
+    them, so that the first step would be another program than all others."""
+    if x.numel() or x.is_conj() or x.is_neg() or state.tape.nested:
+        return False
+    buffer = buffer_of(x)
+    return (
+        buffer.__class__ is Buffer
+        and buffer.value is not None
+        and buffer.value.array is not None
+        and buffer.spec.contiguous
+        and spec_and_offset(x) == (buffer.spec, 0)
+    )
+
+
+def _nothing_again(x: torch.Tensor) -> torch.Tensor:
+    buffer = buffer_of(x)
+    return wrap_sized(buffer.value, buffer.spec)
 
 
 def _copy_from(self: torch.Tensor, dst: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
@@ -255,6 +289,7 @@ KERNELS: dict[Any, Any] = {
     aten.new_empty.default: new_empty,
     aten.new_empty_strided.default: new_empty_strided,
     aten.clone.default: clone,
+    aten.lift_fresh_copy.default: lift_fresh_copy,
     aten.copy_.default: copy_,
     aten._copy_from.default: _copy_from,
     aten._to_copy.default: _to_copy,
