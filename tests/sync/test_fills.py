@@ -62,7 +62,7 @@ def ways(dtype: torch.dtype, number: Any, shape: tuple[int, ...]) -> dict[str, M
         found["scalar_tensor"] = lambda device: torch.scalar_tensor(
             number, dtype=dtype, device=device
         )
-    return found  # fmt: skip
+    return found
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -101,7 +101,7 @@ def test_it_keeps_the_strides() -> None:
     assert torch.equal(x[:, 1].cpu(), torch.full((2, 4, 5), 2.0))
 
 
-def test_each_array_has_memory_of_its_own_which_a_program_may_take(compiled: Count) -> None:
+def test_each_array_has_memory_of_its_own_which_a_program_may_take() -> None:
     tensors = [torch.zeros(1000, device="pjrt") for _ in range(3)]
     torch_pjrt.sync()
     addresses = [value_of(x).array.unsafe_buffer_pointer() for x in tensors]

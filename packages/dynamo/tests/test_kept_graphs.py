@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -174,9 +173,8 @@ def called(function: Function, args: tuple[Any, ...]) -> list[Any]:
     return tree_map_only(Tensor, lambda x: x.detach().cpu(), found)
 
 
-def skip_unless_pytorch_can_load(function: Function) -> None:
+def skip_unless_pytorch_can_load(function: Function, path: Path) -> None:
     """Of PyTorch's own backend: 2.13 cannot load the guards of a function with branches."""
-    path = Path(tempfile.mkdtemp(), "function")
     compiled: Any = torch.compile(function, fullgraph=True, backend="eager")
     try:
         kept_and_loaded(compiled.aot_compile((without_gradients("cpu"), {})), path)
@@ -193,7 +191,7 @@ def test_loaded_functions_compute_what_the_cpu_computes(name: str, tmp_path: Pat
 
     found = called(compiled, arguments("pjrt"))
     if function is branches:
-        skip_unless_pytorch_can_load(branches)
+        skip_unless_pytorch_can_load(branches, tmp_path / "of PyTorch")
     loaded = kept_and_loaded(compiled, tmp_path / "function")
     again = [called(loaded, arguments("pjrt")) for _ in range(2)]
 

@@ -57,42 +57,38 @@ def pjrt(
     choose between.
     """
     chosen = options_of(options or {})
-    how = chosen, positions_of(module, chosen.donate)
+    positions = positions_of(module, chosen.donate)
     key: Any = getattr(module, "_backend_id", None)
     if key is None:
-        return compiling(how)(module, example_inputs)
+        return compiled_with(module, example_inputs, chosen, positions)
     # PyTorch may keep what is compiled. Inductor comes with this import, for a second.
     from torch_pjrt_dynamo.kept_graphs import KeptGraph
 
-    kept = KeptGraph.of(module, how, compiling)
+    kept = KeptGraph.of(module, compiled_with, (chosen, positions))
     # Else AOTAutograd would keep what it makes of the graph, too, which only Inductor's graphs can be.
     with of_functorch.patch(force_autograd_cache=False):
-        compiled = compiling(how)(module, example_inputs)
+        compiled = compiled_with(module, example_inputs, chosen, positions)
     return kept.running(compiled, key)
 
 
-def compiling(
-    how: tuple[Options, Sequence[int]],
-) -> Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Any]]:
-    """What compiles a graph of Dynamo's so: with these options, and arguments at these positions donated."""
-    chosen, positions = how
+def compiled_with(
+    module: torch.fx.GraphModule,
+    example_inputs: Sequence[Any],
+    chosen: Options,
+    positions: Sequence[int],
+) -> Callable[..., Any]:
+    """What Dynamo traced, compiled with these options; arguments at these positions are donated."""
+    set_up()
+    put_marks(module)
     budget = 1.0 if chosen.memory_budget is None else chosen.memory_budget
     aot = _aot_of(budget, chosen.buckets, chosen.precision)
-
-    def compile_module(
-        module: torch.fx.GraphModule, example_inputs: Sequence[Any]
-    ) -> Callable[..., Any]:
-        set_up()
-        put_marks(module)
-        with copying_what_is_handed_on():
-            if is_on_host(module, example_inputs):
-                return for_host(module, example_inputs, aot)
-            compiled = as_traced(module, example_inputs, chosen)
-            if compiled is None:
-                compiled = aot(module, example_inputs)
-        return donating(compiled, positions) if positions else compiled
-
-    return compile_module
+    with copying_what_is_handed_on():
+        if is_on_host(module, example_inputs):
+            return for_host(module, example_inputs, aot)
+        compiled = as_traced(module, example_inputs, chosen)
+        if compiled is None:
+            compiled = aot(module, example_inputs)
+    return donating(compiled, positions) if positions else compiled
 
 
 def as_traced(

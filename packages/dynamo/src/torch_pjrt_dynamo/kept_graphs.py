@@ -9,7 +9,7 @@ folder of our own.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -23,9 +23,10 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._pytree import tree_leaves, tree_map
 
 from torch_pjrt.errors import UnsupportedError
+from torch_pjrt_dynamo.direct import attributes_of
 from torch_pjrt_dynamo.lines import short_stack
 
-Compile = Callable[[GraphModule, Sequence[Any]], Callable[..., Any]]
+Compile = Callable[..., Callable[..., Any]]
 
 _EXAMPLE = "example_value"
 
@@ -46,35 +47,31 @@ class KeptGraph(SerializableCallable):
     """A graph of Dynamo's as a function that can be kept.
 
     kept       the graph as bytes; None where `objection` says why there are none.
-    how        what `compiling` needs to compile it: to be pickled.
-    compiling  a module's function that gives the compiler for a `how`: as it is called in a later process.
+    compile    what compiles it: a module's function of the graph, a call's arguments, and what is in `how`.
+    how        what is pickled with it.
     """
 
     def __init__(
-        self,
-        kept: bytes | None,
-        how: Any,
-        compiling: Callable[[Any], Compile],
-        objection: str = "",
+        self, kept: bytes | None, compile: Compile, how: tuple[Any, ...], objection: str = ""
     ) -> None:
         self.kept = kept
+        self.compile = compile
         self.how = how
-        self.compiling = compiling
         self.objection = objection
         self._compiled: Callable[..., Any] | None = None
 
     @classmethod
-    def of(cls, module: GraphModule, how: Any, compiling: Callable[[Any], Compile]) -> Self:
+    def of(cls, module: GraphModule, compile: Compile, how: tuple[Any, ...]) -> Self:
         """Of a graph that nobody has changed yet. It still has to be told how it runs in this process."""
         objection = _objection(module)
         if objection:
-            return cls(None, how, compiling, objection)
+            return cls(None, compile, how, objection)
         try:
             options = graph_pickler.Options(ops_filter=None, node_metadata_key_filter=None)
             kept = graph_pickler.GraphPickler.dumps(_bare(module), options)
         except Exception as error:  # what a pickle raises depends on what is in it
-            return cls(None, how, compiling, f"{type(error).__name__}: {error}")
-        return cls(kept, how, compiling)
+            return cls(None, compile, how, f"{type(error).__name__}: {error}")
+        return cls(kept, compile, how)
 
     def running(self, compiled: Callable[..., Any], key: str) -> Self:
         """The same, compiled in this process; PyTorch's cache of what Dynamo did gets it by the key."""
@@ -94,7 +91,7 @@ class KeptGraph(SerializableCallable):
                 expected="tensors of known sizes, and functions that another process finds, too",
                 hint="`torch.compile(f, dynamic=False)` fixes sizes",
             )
-        return pickle.dumps((fn.kept, fn.how, fn.compiling))
+        return pickle.dumps((fn.kept, fn.compile, fn.how))
 
     @classmethod
     def deserialize_compile_artifacts(cls, data: bytes) -> Self:
@@ -105,7 +102,7 @@ class KeptGraph(SerializableCallable):
         compiled = self._compiled
         if compiled is None:
             assert self.kept is not None
-            compiled = self._compiled = self.compiling(self.how)(_loaded(self.kept), args)
+            compiled = self._compiled = self.compile(_loaded(self.kept), args, *self.how)
         return compiled(*args)
 
 
@@ -117,15 +114,19 @@ class _Artifact(BackendCacheArtifact[KeptGraph]):
 
 
 def _objection(module: GraphModule) -> str:
-    for node in module.graph.nodes:
+    for node in (node for graph in _graphs_of(module) for node in graph.graph.nodes):
         if "kernel_idx" in node.kwargs:
             return f"`{node.name}` is a Triton kernel, by its number in this process"
         for x in tree_leaves(node.meta.get(_EXAMPLE)) if node.op == "placeholder" else ():
             sizes = (*x.shape, *x.stride()) if isinstance(x, torch.Tensor) else (x,)
             if any(isinstance(n, torch.SymInt | torch.SymFloat | torch.SymBool) for n in sizes):
                 return f"the input `{node.name}` has a size that varies"
-    inner = (m for m in module.children() if isinstance(m, GraphModule))
-    return next(filter(None, map(_objection, inner)), "")
+    return ""
+
+
+def _graphs_of(module: GraphModule) -> list[GraphModule]:
+    """The module, and all graphs within it."""
+    return [m for m in module.modules() if isinstance(m, GraphModule)]
 
 
 def _bare(module: GraphModule) -> GraphModule:
@@ -139,10 +140,10 @@ def _bare(module: GraphModule) -> GraphModule:
             copy.meta[_EXAMPLE] = tree_map(_look_of, node.meta[_EXAMPLE])
         if stack := short_stack(node):
             copy.meta["nn_module_stack"] = stack
-    held: dict[str, Any] = {}
-    for node in module.graph.find_nodes(op="get_attr"):
-        value = getattr(module, str(node.target))
-        held[str(node.target)] = _bare(value) if isinstance(value, GraphModule) else value
+    held = {
+        name: _bare(value) if isinstance(value, GraphModule) else value
+        for name, value in attributes_of(module).items()
+    }
     return GraphModule(held, graph)
 
 
@@ -156,19 +157,13 @@ def _look_of(value: Any) -> Any:
 def _loaded(kept: bytes) -> GraphModule:
     mode = FakeTensorMode(shape_env=ShapeEnv())
     module: Any = graph_pickler.GraphPickler.loads(kept, mode)
-    with mode:
-        _fake_again(module)
+    for graph in _graphs_of(module):
+        with mode:
+            for node in graph.graph.nodes:
+                if _EXAMPLE in node.meta:
+                    node.meta[_EXAMPLE] = tree_map(_fake, node.meta[_EXAMPLE])
+        graph.recompile()
     return module
-
-
-def _fake_again(module: GraphModule) -> None:
-    for node in module.graph.nodes:
-        if _EXAMPLE in node.meta:
-            node.meta[_EXAMPLE] = tree_map(_fake, node.meta[_EXAMPLE])
-    for inner in module.children():
-        if isinstance(inner, GraphModule):
-            _fake_again(inner)
-    module.recompile()
 
 
 def _fake(value: Any) -> Any:

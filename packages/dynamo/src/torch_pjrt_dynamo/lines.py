@@ -72,7 +72,7 @@ def short_stack(node: torch.fx.Node) -> dict[str, tuple[str, str]]:
     stack = list((node.meta.get("nn_module_stack") or {}).items())
     return {
         str(key): (str(path), kind if isinstance(kind, str) else kind.__name__)
-        for key, (path, kind) in (*stack[:1], *stack[1:][-1:])
+        for key, (path, kind) in stack[:1] + stack[1:][-1:]
     }
 
 

@@ -123,6 +123,7 @@ if TYPE_CHECKING:
     from torch_pjrt.client.lowering_now import ProgramLowering, lowering_now, program_chips
     from torch_pjrt.client.partition import Output, Partitioner, set_partitioner
     from torch_pjrt.client.placing import placed
+    from torch_pjrt.client.uploading import put
     from torch_pjrt.compile.fingerprint import outline
     from torch_pjrt.compile.hooks import ProgramHooks, add_program_hooks
     from torch_pjrt.compile.joint import Answer as JointAnswer
@@ -197,7 +198,6 @@ if TYPE_CHECKING:
         array_of,
         download_parts,
         host_array,
-        put,
         upload,
         upload_parts,
     )

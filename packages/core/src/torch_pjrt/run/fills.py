@@ -13,12 +13,11 @@ import numpy as np
 import torch
 
 from torch_pjrt import dtypes
-from torch_pjrt.client import memory, partition
-from torch_pjrt.client.client import client
+from torch_pjrt.client import partition
+from torch_pjrt.client.uploading import put
 from torch_pjrt.graph.graph import Node, graph_of
 from torch_pjrt.graph.signature import Signature
 from torch_pjrt.graph.tape import Tape
-from torch_pjrt.observe.counters import counters
 from torch_pjrt.overloads import aten
 
 # All arrays of a tape together. Larger ones are filled on the device.
@@ -26,7 +25,7 @@ _MOST_BYTES = 64 << 20
 
 _HALVES = (torch.bfloat16, torch.float16)
 _FLOATS = (torch.float32, torch.float64)
-_INTEGERS = (*(torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64), torch.bool)
+_INTEGERS = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
 def _argument(position: int) -> Callable[[Node], Any]:
@@ -70,10 +69,7 @@ def fill(tape: Tape, live: Sequence[int]) -> bool:
     for n, (spec, number) in zip(live, wanted, strict=True):
         # Not NumPy's own memory, which no program could take: one number that is repeated is copied.
         host = np.broadcast_to(np.array(number, dtypes.to_jax(spec.dtype)), spec.shape)
-        tape.values[n].array = client().put(host)
-        counters.uploads += 1
-        counters.uploaded_bytes += host.nbytes
-        memory.uploaded(host.nbytes)
+        tape.values[n].array = put(host)
     return True
 
 

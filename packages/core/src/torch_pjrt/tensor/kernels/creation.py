@@ -174,39 +174,35 @@ def copy_(self: torch.Tensor, src: torch.Tensor, non_blocking: bool = False) -> 
 
 def clone(self: torch.Tensor, *, memory_format: torch.memory_format | None = None) -> torch.Tensor:
     """The same content in another buffer: nothing to compute, unless a lazy bit is to be applied."""
-    if memory_format in _AS_IT_IS and _is_nothing(self):
-        return _nothing_again(self)
+    made = _copy_of_nothing(self) if memory_format in _AS_IT_IS else None
+    if made is not None:
+        return made
     return record.call(aten.clone.default, (self,), {"memory_format": memory_format})
 
 
 def lift_fresh_copy(self: torch.Tensor) -> torch.Tensor:
     """As `clone`."""
-    if _is_nothing(self):
-        return _nothing_again(self)
-    return record.call(aten.lift_fresh_copy.default, (self,), {})
+    made = _copy_of_nothing(self)
+    return record.call(aten.lift_fresh_copy.default, (self,), {}) if made is None else made
 
 
 _AS_IT_IS = (None, torch.preserve_format, torch.contiguous_format)
 
 
-def _is_nothing(x: torch.Tensor) -> bool:
-    """Whether it has no elements and is on the device: Dynamo copies those that a cache begins as, and keeps
-    them, so that the first step would be another program than all others."""
+def _copy_of_nothing(x: torch.Tensor) -> torch.Tensor | None:
+    """A copy without a node of what has no elements and is on the device; None of what is not so simple.
+
+    Dynamo copies those that a cache begins as, and keeps them: as nodes they would make the first step
+    another program than all others.
+    """
     if x.numel() or x.is_conj() or x.is_neg() or state.tape.nested:
-        return False
+        return None
     buffer = buffer_of(x)
-    return (
-        buffer.__class__ is Buffer
-        and buffer.value is not None
-        and buffer.value.array is not None
-        and buffer.spec.contiguous
-        and spec_and_offset(x) == (buffer.spec, 0)
-    )
-
-
-def _nothing_again(x: torch.Tensor) -> torch.Tensor:
-    buffer = buffer_of(x)
-    return wrap_sized(buffer.value, buffer.spec)
+    if buffer.__class__ is not Buffer or buffer.value is None or buffer.value.array is None:
+        return None
+    spec = buffer.spec
+    is_all = spec.contiguous and spec_and_offset(x) == (spec, 0)
+    return wrap_sized(buffer.value, spec) if is_all else None
 
 
 def _copy_from(self: torch.Tensor, dst: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:

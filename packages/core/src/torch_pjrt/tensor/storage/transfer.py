@@ -25,6 +25,7 @@ from torch_pjrt.client.elsewhere import brought_here, is_elsewhere_too
 from torch_pjrt.client.placing import placed
 from torch_pjrt.client.shardings import Index, indices
 from torch_pjrt.client.stack_elements import alone
+from torch_pjrt.client.uploading import put
 from torch_pjrt.client.wait import awaited
 from torch_pjrt.graph.tape import Uploaded, Value, current, origin_on
 from torch_pjrt.graph.tensor_spec import TensorSpec, contiguous_spec, spec_of, storage_order
@@ -192,20 +193,6 @@ def _divides(sharding: jax.sharding.Sharding, tensor: torch.Tensor) -> bool:
     except ValueError:
         return False
     return True
-
-
-def put(host: np.ndarray, sharding: jax.sharding.Sharding | None = None) -> jax.Array:
-    """An array of the device, counted as an upload. Nobody may write to `host` from then on.
-
-    >>> put(np.zeros(3, "float32")).shape
-    (3,)
-    """
-    with counters.timed("upload_s"):
-        array = client().put(host, sharding)
-    counters.uploads += 1
-    counters.uploaded_bytes += host.nbytes
-    memory.uploaded(host.nbytes)
-    return array
 
 
 def download(tensor: torch.Tensor) -> torch.Tensor:
