@@ -24,7 +24,7 @@ from torch_pjrt.every_object import every
 from torch_pjrt.graph.tape import BorrowingTape, Tape, Value, current, number_on, state
 from torch_pjrt.graph.tensor_spec import contiguous_spec
 from torch_pjrt.run.sync import live_values
-from torch_pjrt.tensor.storage.buffer import Buffer, is_pjrt, wrap_sized
+from torch_pjrt.tensor.storage.buffer import Buffer, buffers, is_pjrt, wrap_sized
 from torch_pjrt.tensor.storage.view import value_of
 
 
@@ -166,7 +166,7 @@ def _recorded(
 
 def _buffers() -> list[tuple[Buffer, tuple[Any, ...]]]:
     """Each buffer of this process and what it holds."""
-    return [(o, o.held()) for o in every(Buffer)]
+    return [(o, o.held()) for o in buffers.all()]
 
 
 def _gradients() -> list[tuple[torch.Tensor, torch.Tensor | None]]:

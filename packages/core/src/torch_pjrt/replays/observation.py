@@ -18,7 +18,6 @@ from torch.utils import _pytree as pytree
 
 from torch_pjrt.device import guard
 from torch_pjrt.errors import TorchPjrtError
-from torch_pjrt.every_object import every
 from torch_pjrt.graph.tape import Tape, Uploaded, Value
 from torch_pjrt.graph.tensor_spec import TensorSpec
 from torch_pjrt.interrupts.quiet import quiet
@@ -30,7 +29,7 @@ from torch_pjrt.replays.group_numbers import Following, Formulas
 from torch_pjrt.replays.traffic import Content, Traffic, host_random_numbers
 from torch_pjrt.run import deferred_checks
 from torch_pjrt.run import sync as syncing
-from torch_pjrt.tensor.storage.buffer import Buffer, buffer_of, is_pjrt, spec_and_offset
+from torch_pjrt.tensor.storage.buffer import Buffer, buffer_of, buffers, is_pjrt, spec_and_offset
 
 if TYPE_CHECKING:
     from torch_pjrt.compile.programs import Program
@@ -429,7 +428,7 @@ def _hold_alone(buffer: Buffer) -> Value | None:
 def _buffers() -> dict[int, list[weakref.ref[Buffer]]]:
     """All live buffers that hold a value, by the id of that."""
     found: dict[int, list[weakref.ref[Buffer]]] = {}
-    for x in every(Buffer):
+    for x in buffers.all():
         if type(x) is not Buffer:  # to read the value of a padded one would end its padding
             continue
         value = getattr(x, "value", None)  # another thread may be making it

@@ -18,6 +18,7 @@ from typing import Any, TypeGuard
 
 import torch
 
+from torch_pjrt.every_object import Living
 from torch_pjrt.graph.tape import Value
 from torch_pjrt.graph.tensor_spec import TensorSpec, contiguous_spec, spec_of
 from torch_pjrt.overloads import aten
@@ -76,6 +77,8 @@ class Buffer:
         self.spec = spec
         self.blank = self.viewed = value is None
         self.address = 0
+        if buffers.is_noting:
+            buffers.note(self)
 
     def held(self) -> tuple[Any, ...]:
         """What it holds, for `hold_again`; reading a padded buffer's `value` would end its padding."""
@@ -87,6 +90,9 @@ class Buffer:
 
     def __repr__(self) -> str:
         return f"Buffer({self.value}{', viewed' if self.viewed else ''})"
+
+
+buffers = session.own("all buffers", Living(Buffer))
 
 
 def buffer_of(tensor: torch.Tensor) -> Buffer:

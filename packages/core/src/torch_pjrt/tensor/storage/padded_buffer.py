@@ -19,6 +19,7 @@ from torch_pjrt.graph.tensor_spec import TensorSpec, contiguous_spec, spec_of, s
 from torch_pjrt.tensor.storage.buffer import (
     Buffer,
     buffer_of,
+    buffers,
     create_empty_tensor,
     wrap_buffer,
 )
@@ -77,6 +78,8 @@ class PaddedBuffer(Buffer):
         self.viewed = True
         self.blank = False
         self.address = 0
+        if buffers.is_noting:
+            buffers.note(self)
 
     @property
     def value(self) -> Value | None:  # type: ignore[override]
