@@ -23,6 +23,14 @@ def test_it_finds_what_a_list_of_all_objects_has(kind: type[object]) -> None:
     assert len(found) >= len(kept[0].weight.shape)
 
 
+@pytest.mark.parametrize("kind", [Buffer, torch.nn.Parameter])
+def test_it_finds_what_is_frozen(kind: type[object]) -> None:
+    kept = torch.nn.Linear(3, 4).to("pjrt")
+    gc.freeze()
+    found = every(kind)
+    assert any(x is kept.weight or x is buffer_of(kept.weight) for x in found)
+
+
 class Noted:
     """Of a class that notes its objects."""
 

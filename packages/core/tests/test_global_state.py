@@ -61,9 +61,10 @@ observe.counters.counters observe.counters.of_thread
 observe.lines._is_inside observe.lines._noting observe.lines._passed_over observe.modules._watched
 observe.recorded._lines observe.recorded._operators observe.stops._stops observe.value_lines._lines
 replays.array_slots.rebindings run.batches._position run.deferred_checks._pending
-run.sync._runs run.sync.listeners
+run.garbage._young run.sync._runs run.sync.listeners
 tensor.checks.bounds._last tensor.storage.counts.recent tensor.registration.registry._kernels
-tensor.storage.buffer._addresses tensor.storage.transfer.on_read tensor.storage.transfer.on_upload
+tensor.storage.buffer._addresses tensor.storage.buffer.buffers
+tensor.storage.transfer.on_read tensor.storage.transfer.on_upload
 """
 # Packages whose names are loaded on first use.
 LOADS = ("extend.__init__", "lowering.__init__")

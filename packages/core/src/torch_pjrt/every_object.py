@@ -15,7 +15,11 @@ def every(kind: type[T]) -> list[T]:
     Not by a list of all objects, `gc.get_objects()`: Python resizes a tuple that another thread is building,
     and raises `SystemError` there if such a list holds it. Objects refer to their class, which is how they
     are found, and nothing else is held.
+
+    What `gc.freeze()` has hidden from such a search is looked at by collections again.
     """
+    if gc.get_freeze_count():
+        gc.unfreeze()
     kinds = _derived(kind)
     return [x for x in gc.get_referrers(*kinds) if type(x) in kinds]
 

@@ -19,17 +19,17 @@ LOGGED = {
 }
 
 
-def _integer(variable: str, default: int) -> int:
+def _integer(variable: str, default: int, least: int = 1) -> int:
     text = os.environ.get(variable)
     if text is None:
         return default
     try:
         number = int(text)
     except ValueError:
-        number = 0
-    if number < 1:
+        number = least - 1
+    if number < least:
         raise SettingError(
-            f"{variable} cannot be read.", saw=repr(text), expected="an integer >= 1"
+            f"{variable} cannot be read.", saw=repr(text), expected=f"an integer >= {least}"
         )
     return number
 
@@ -115,6 +115,9 @@ class Settings:
     step_ends     TORCH_PJRT_STEP_ENDS: a step's program ends with the optimizer's ("optimizer"), or where
                   the loader's next batch is fetched, with all that comes before it ("batch").
     check_nans    TORCH_PJRT_CHECK_NANS: "1" to raise where an operator makes a NaN, "inf" an infinity too.
+    gc_threshold  TORCH_PJRT_GC_THRESHOLD: how many young objects there may be before Python looks for
+                  garbage in the middle of a step, 20,000 if it is not set (`run/garbage.py`); 0: Python's
+                  own number. Read at the first launch.
     compile_options   TORCH_PJRT_COMPILE_OPTIONS=name=value,...: XLA's options for programs that are
                   compiled from now on, over those of the device's plugin.
 
@@ -148,6 +151,9 @@ class Settings:
     )
     check_nans: str = field(
         default_factory=lambda: _one_of("TORCH_PJRT_CHECK_NANS", *WORDS["check_nans"])
+    )
+    gc_threshold: int = field(
+        default_factory=lambda: _integer("TORCH_PJRT_GC_THRESHOLD", 20_000, least=0)
     )
     compile_options: dict[str, Option] = field(default_factory=lambda: from_environment(COMPILE))
 

@@ -38,6 +38,7 @@ from torch_pjrt.replays.returned import tensor_on
 from torch_pjrt.replays.traffic import Content
 from torch_pjrt.run import sync
 from torch_pjrt.run.deferred_checks import deferred_checks
+from torch_pjrt.run.garbage import after_launch
 from torch_pjrt.tensor.storage.buffer import Buffer, buffer_of
 
 
@@ -153,7 +154,9 @@ class Replay:
                 tensors=tensors,
             )
             del only_read, given
-            return self._done(call)
+            results = self._done(call)
+        after_launch()
+        return results
 
     def let_go(self, tensors: Sequence[torch.Tensor]) -> None:
         """Before the step itself runs on these arguments: let it take the memory that a replay would take.

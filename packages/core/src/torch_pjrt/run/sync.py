@@ -29,6 +29,7 @@ from torch_pjrt.references import counts, held_elsewhere
 from torch_pjrt.run import together
 from torch_pjrt.run.deferred_checks import look
 from torch_pjrt.run.fills import fill
+from torch_pjrt.run.garbage import after_launch
 from torch_pjrt.session import session
 from torch_pjrt.settings import settings
 
@@ -109,6 +110,7 @@ def _sync(tape: Tape, cause: str) -> None:
             _run(tape, here)
     finally:
         here.seconds += counters.sync_s - before
+    after_launch()
 
 
 def _no_values(cause: str) -> LoweringError:
