@@ -117,7 +117,7 @@ class Settings:
     check_nans    TORCH_PJRT_CHECK_NANS: "1" to raise where an operator makes a NaN, "inf" an infinity too.
     gc_threshold  TORCH_PJRT_GC_THRESHOLD: how many young objects there may be before Python looks for
                   garbage in the middle of a step, 20,000 if it is not set (`run/garbage.py`); 0: Python's
-                  own number. Read at the first launch.
+                  own number. Read when the device starts.
     compile_options   TORCH_PJRT_COMPILE_OPTIONS=name=value,...: XLA's options for programs that are
                   compiled from now on, over those of the device's plugin.
 

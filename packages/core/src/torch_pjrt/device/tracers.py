@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterable, Mapping
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-from torch_pjrt.device.imports import after_import
+from torch_pjrt.device.imports import after_import, during_import
+from torch_pjrt.interrupts.quiet import uncollected
 from torch_pjrt.session import session
 
 _DYNAMO = "torch._dynamo"
@@ -32,6 +33,7 @@ _calls: dict[CodeType, _When] = session.own("functions some of whose calls Dynam
 def install() -> None:
     """Tell Dynamo now, or when it is imported."""
     if _DYNAMO not in sys.modules:
+        during_import(_DYNAMO, uncollected)
         after_import(_DYNAMO, _let_go_of_frames)
     after_import(_RULES, _register)
     after_import(_CONVERTING, _skip_calls)
@@ -42,8 +44,9 @@ def _let_go_of_frames(dynamo: ModuleType) -> None:
     """Collect the cycle that `torch.fx.wrap` leaves, for each module, of its frame and all that called it.
 
     Where an operator's first call imports Dynamo, those hold its tensors, and their memory is not reused.
+    They are young: nothing was collected meanwhile.
     """
-    gc.collect()
+    gc.collect(0)
 
 
 def keep_out(packages: Iterable[str]) -> None:

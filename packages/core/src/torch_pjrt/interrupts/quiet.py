@@ -17,7 +17,7 @@ from __future__ import annotations
 import gc
 import threading
 from itertools import starmap
-from typing import Any
+from typing import Any, ClassVar
 
 from torch_pjrt.interrupts.signals import ONCE, came, deliver_soon, install, waits
 from torch_pjrt.session import session
@@ -50,10 +50,10 @@ class quiet(_Ended):
     """A context manager, see above. May be nested."""
 
     __slots__ = ()
+    _waits_for_handlers: ClassVar[bool] = True
 
     def __enter__(self) -> None:
-        is_main = threading.get_ident() == _main
-        if is_main:
+        if self._waits_for_handlers and threading.get_ident() == _main:
             install()
             waits.n += 1
             self._waits = True
@@ -84,3 +84,13 @@ class quiet(_Ended):
                 _ = [*soon]
         else:
             self.__class__ = _Ended  # pyright: ignore[reportAttributeAccessIssue]
+
+
+class uncollected(quiet):
+    """A context manager: garbage is collected after it, and handlers are called as ever. For imports.
+
+    Those leave little garbage and many objects, and Python looks at all that are there time and again.
+    """
+
+    __slots__ = ()
+    _waits_for_handlers = False

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from torch_pjrt.errors import NoDevice
+from torch_pjrt.interrupts.quiet import uncollected
 from torch_pjrt.overloads import PYTORCHS, Absent, named, present
 from torch_pjrt.session import session
 from torch_pjrt.tensor.storage.unsupported_tensors import refuse_other_kinds
@@ -117,9 +118,17 @@ def register_all() -> None:
         return
     with _kernels.registering:
         if not _kernels.begun:
-            _need_jax()
-            _register_all()
+            with uncollected():
+                _need_jax()
+                _register_all()
+            _look_for_garbage_behind_launches()
             _kernels.done = True
+
+
+def _look_for_garbage_behind_launches() -> None:
+    from torch_pjrt.run import garbage
+
+    garbage.begin()
 
 
 def _need_jax() -> None:
