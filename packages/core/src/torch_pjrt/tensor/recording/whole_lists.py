@@ -22,6 +22,8 @@ from torch_pjrt.tensor.storage.buffer import Buffer
 from torch_pjrt.tensor.storage.counts import DATA_DEPENDENT
 from torch_pjrt.tensor.storage.view import look
 
+_storage_of = torch._C.TensorBase.untyped_storage
+
 
 class WholeList:
     """A list of tensors of this device.
@@ -41,25 +43,35 @@ class WholeList:
 
 def whole_list(given: Sequence[Any]) -> WholeList | None:
     """The list as a whole; None where an element is anything else: it needs the general way."""
+    try:
+        buffers: list[Buffer] = [s.buffer for s in map(_storage_of, given)]  # pyright: ignore[reportAttributeAccessIssue]
+    except (AttributeError, TypeError):  # a tensor of another device, or none
+        return None
+    values = [b.value for b in buffers if b.__class__ is Buffer]
+    if len(values) != len(buffers) or None in values:
+        return None
     found = WholeList()
-    values, specs, buffers = found.values, found.specs, found.buffers
-    for tensor in given:
-        if not isinstance(tensor, torch.Tensor):
-            return None
-        buffer: Any = getattr(tensor.untyped_storage(), "buffer", None)
-        if buffer.__class__ is not Buffer or buffer.value is None:
-            return None
+    found.buffers = buffers
+    if True in [b.viewed for b in buffers]:
+        return found if _look_at_views(found, given) else None
+    found.values = values  # pyright: ignore[reportAttributeAccessIssue]
+    found.specs = [b.spec for b in buffers]
+    return None if any(spec.is_complex for spec in {*found.specs}) else found
+
+
+def _look_at_views(found: WholeList, given: Sequence[torch.Tensor]) -> bool:
+    """Where some of the tensors may look otherwise than their buffers: whether the list can be a whole."""
+    for tensor, buffer in zip(given, found.buffers, strict=True):
         value, spec = buffer.value, buffer.spec
         if buffer.viewed:
             value, spec = look(tensor, buffer)
             if spec is not buffer.spec:
                 found.has_views = True
-        if spec is DATA_DEPENDENT or spec.is_complex or tensor.is_neg():
-            return None
-        values.append(value)
-        specs.append(spec)
-        buffers.append(buffer)
-    return found
+        if value is None or spec is DATA_DEPENDENT or spec.is_complex or tensor.is_neg():
+            return False
+        found.values.append(value)
+        found.specs.append(spec)
+    return True
 
 
 @lru_cache(maxsize=1024)
