@@ -80,12 +80,14 @@ print(json.dumps(looked))
 
 
 def test_while_the_device_starts_nobody_looks_at_all_objects(python: Python) -> None:
-    """JAX is imported, and with PyTorch's operators on meta tensors Dynamo."""
+    """JAX is imported, and by PyTorch's optimizers Dynamo."""
     script = """
 import gc, json, sys, torch, torch_pjrt
 looked = []
 gc.callbacks.append(lambda phase, info: looked.append(info["generation"]) if phase == "start" else None)
-(torch.ones(2, device="pjrt") + 1).tolist()
+x = torch.ones(2, device="pjrt", requires_grad=True)
+torch.optim.SGD([x], lr=0.1).zero_grad()
+(x + 1).tolist()
 print(json.dumps(["torch._dynamo" in sys.modules, looked]))
 """
     has_imported, looked = json.loads(python(script, fresh=True).stdout)

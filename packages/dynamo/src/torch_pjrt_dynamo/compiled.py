@@ -45,6 +45,7 @@ _SEES_STORAGE = frozenset(
 )
 
 _storage_of = torch._C.TensorBase.untyped_storage
+_is_negated = torch._C.TensorBase.is_neg
 
 
 class CompiledGraph:
@@ -92,7 +93,7 @@ class CompiledGraph:
         except (AttributeError, TypeError):  # a tensor of the host, or a number
             pass
         else:
-            if True not in [b.viewed for b in buffers]:
+            if True not in [b.viewed for b in buffers] and True not in map(_is_negated, args):
                 plain = self._plain.get(tuple([b.spec for b in buffers]))
                 if plain is not None:
                     return called(plain, args, [b.value for b in buffers], buffers)
@@ -129,7 +130,7 @@ class CompiledGraph:
             else:
                 if self._sees_storage:
                     value, spec = _with_storage(arg, buffer)
-                elif buffer.viewed or buffer.spec.is_complex:
+                elif buffer.viewed or buffer.spec.is_complex or arg.is_neg():
                     value = value_of(arg)
                     spec = spec_of(arg.shape, arg.dtype, arg.stride())
                 else:

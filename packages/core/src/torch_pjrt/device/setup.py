@@ -22,6 +22,7 @@ from torch_pjrt.device import (
     serialization,
     storages,
     tracers,
+    without_dynamo,
 )
 from torch_pjrt.graph.tape import state
 from torch_pjrt.observe import lines, value_lines
@@ -49,6 +50,7 @@ def set_up() -> None:
     checkpoints.install()
     flex_attention.install()
     matmul_precision.install()
+    without_dynamo.install()
     for module in host().plugins.values():
         # The whole package, unless the plugin says which of its modules: users' models may call the others.
         package = module.__name__.partition(".")[0]

@@ -60,12 +60,6 @@ def view(self: torch.Tensor, size: Sequence[int]) -> torch.Tensor:
     return aten.view.default.redispatch(_CPU, self, size)
 
 
-def alias(self: torch.Tensor) -> torch.Tensor:
-    """Another tensor on the storage, which PyTorch may mark as conjugated or negated behind this call."""
-    ensure_sized(self)
-    return aten.alias.default.redispatch(_CPU, self)
-
-
 def _reshape_alias(self: torch.Tensor, size: Sequence[int], stride: Sequence[int]) -> torch.Tensor:
     ensure_sized(self)
     return aten._reshape_alias.default.redispatch(_CPU, self, size, stride)
@@ -249,7 +243,6 @@ KERNELS: dict[Any, Any] = {
     aten.as_strided.default: as_strided,
     aten.as_strided_.default: as_strided_,
     aten.view.default: view,
-    aten.alias.default: alias,
     aten._reshape_alias.default: _reshape_alias,
     aten.unfold.default: unfold,
     aten.view.dtype: view_dtype,

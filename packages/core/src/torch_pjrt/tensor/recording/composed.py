@@ -95,12 +95,10 @@ class Composed:
                 specs.append(None)
                 continue
             buffer: Any = getattr(tensor.untyped_storage(), "buffer", None)
-            if buffer.__class__ is not Buffer:
+            if buffer.__class__ is not Buffer or tensor.is_neg() or tensor.is_conj():
                 return self._called(tensors, key)
             value, spec = buffer.value, buffer.spec
             if buffer.viewed:
-                if tensor.is_neg() or tensor.is_conj():
-                    return self._called(tensors, key)
                 value, spec = look(tensor, buffer)
                 if spec is DATA_DEPENDENT:
                     return self._called(tensors, key)

@@ -23,6 +23,7 @@ from torch_pjrt.tensor.storage.counts import DATA_DEPENDENT
 from torch_pjrt.tensor.storage.view import look
 
 _storage_of = torch._C.TensorBase.untyped_storage
+_is_negated = torch._C.TensorBase.is_neg
 
 
 class WholeList:
@@ -48,7 +49,7 @@ def whole_list(given: Sequence[Any]) -> WholeList | None:
     except (AttributeError, TypeError):  # a tensor of another device, or none
         return None
     values = [b.value for b in buffers if b.__class__ is Buffer]
-    if len(values) != len(buffers) or None in values:
+    if len(values) != len(buffers) or None in values or True in map(_is_negated, given):
         return None
     found = WholeList()
     found.buffers = buffers
@@ -67,7 +68,7 @@ def _look_at_views(found: WholeList, given: Sequence[torch.Tensor]) -> bool:
             value, spec = look(tensor, buffer)
             if spec is not buffer.spec:
                 found.has_views = True
-        if value is None or spec is DATA_DEPENDENT or spec.is_complex or tensor.is_neg():
+        if value is None or spec is DATA_DEPENDENT or spec.is_complex:
             return False
         found.values.append(value)
         found.specs.append(spec)

@@ -57,8 +57,9 @@ class Buffer:
     value   the current content as one array; an in-place write puts another in its place. None while
             nothing was written to what `torch.empty` made; `viewed` is True then.
     spec    how that array lies in the storage: its shape, and strides that fill the storage densely.
-    viewed  some tensor on this buffer may look different from `spec`, or be conjugated or negated; while
-            False, all look like it.
+    viewed  some tensor on this buffer may look different from `spec`; while False, all look like it, but
+            that some may be conjugated or negated: PyTorch marks a tensor so behind its `alias`, which
+            has no kernel here, since `as_subclass` takes no result of Python's.
     blank   nothing was written and no view taken since `torch.empty`.
     address the fake address of the storage, or 0 while it has none.
 
