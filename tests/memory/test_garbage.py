@@ -79,6 +79,22 @@ print(json.dumps(looked))
     assert len(said(python, script, TORCH_PJRT_GC_THRESHOLD="0")) > 20  # as it would be
 
 
+def test_a_forked_process_has_pythons_numbers(python: Python) -> None:
+    script = """
+import os
+step(1)
+read, write = os.pipe()
+if os.fork() == 0:
+    os.write(write, json.dumps(gc.get_threshold()).encode())
+    os._exit(0)
+os.wait()
+print(json.dumps([own, json.loads(os.read(read, 1000)), gc.get_threshold()]))
+"""
+    own, in_child, here = said(python, script)
+    assert own == in_child
+    assert here[0] == 20_000
+
+
 def test_while_the_device_starts_nobody_looks_at_all_objects(python: Python) -> None:
     """JAX is imported, and by PyTorch's optimizers Dynamo."""
     script = """

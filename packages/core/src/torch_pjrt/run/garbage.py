@@ -9,7 +9,7 @@ every eighth step, for a quarter of a second each.
 While the device is in use there may be more young objects, `settings.gc_threshold`. Behind each launch Python
 is asked to look all the same, by its own numbers, if there are as many more than behind launches before: that
 is what steps leave behind, garbage or not, and what a step needs does not count. Numbers that the user has
-chosen are left alone.
+chosen are left alone, and forked processes, in which nothing is launched, have Python's.
 """
 
 from __future__ import annotations
@@ -38,6 +38,11 @@ class _Young:
         self.fewest = _NONE_YET
         self.own: Thresholds = (0, 0, 0)
         self.raised: Thresholds = (0, 0, 0)
+
+    def after_fork(self) -> None:
+        """Nothing is launched in the child, which may be a loader's worker."""
+        if self.raised == gc.get_threshold():
+            gc.set_threshold(*self.own)
 
 
 _young = session.own("how many young objects there may be", _Young())
