@@ -18,7 +18,7 @@ import torch_pjrt
 
 @pytest.fixture(autouse=True, scope="module")
 def few_objects() -> None:
-    """No collection, nor a call that is observed, looks at what is there: a third of a second each."""
+    """No collection looks at what is there, a third of a second each, until a search for objects does."""
     gc.collect()
     gc.freeze()
 

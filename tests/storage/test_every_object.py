@@ -27,7 +27,10 @@ def test_it_finds_what_a_list_of_all_objects_has(kind: type[object]) -> None:
 def test_it_finds_what_is_frozen(kind: type[object]) -> None:
     kept = torch.nn.Linear(3, 4).to("pjrt")
     gc.freeze()
-    found = every(kind)
+    try:
+        found = every(kind)
+    finally:
+        gc.unfreeze()
     assert any(x is kept.weight or x is buffer_of(kept.weight) for x in found)
 
 
@@ -92,14 +95,35 @@ def test_all_buffers_are_those_that_a_search_finds(name: str) -> None:
     assert {id(x) for x in buffers.all()} == {id(x) for x in every(Buffer)}
 
 
+class Made:
+    """Of a class that threads make objects of while others ask for all."""
+
+    living: Living[Made]
+
+    def __init__(self) -> None:
+        if Made.living.is_noting:
+            Made.living.note(self)
+
+
 def test_threads_that_ask_at_once_find_all() -> None:
-    kept: list[list[Noted]] = []
-    living: Living[Noted] = Living(Noted)
-    here = [Noted() for _ in range(20)]
-    threads = [threading.Thread(target=lambda: kept.append(living.all())) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(kept) == len(threads)
-    assert all(set(here) <= set(found) for found in kept)
+    found: list[list[Made]] = []
+    made: list[Made] = []
+
+    def ask() -> None:
+        found.append(Made.living.all())
+
+    def make() -> None:
+        made.extend([Made() for _ in range(500)])
+
+    for _ in range(5):
+        found.clear()
+        Made.living = Living(Made)
+        before = [Made() for _ in range(20)]
+        threads = [threading.Thread(target=target) for target in (ask, make, ask, ask, make, ask)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(found) == 4
+        assert all(set(before) <= set(each) for each in found)
+        assert set(Made.living.all()) >= {*before, *made[-1000:]}

@@ -7,6 +7,7 @@ whatever they are.
 
 from __future__ import annotations
 
+import gc
 import itertools
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -212,6 +213,9 @@ class Program:
         if self._all_needs <= memory.free_bytes():
             return True
         wait()  # what still runs may give back what it needs
+        if self._all_needs <= memory.free_bytes():
+            return True
+        gc.collect()  # and so may what nobody can reach any more
         return self._all_needs <= memory.free_bytes()
 
 

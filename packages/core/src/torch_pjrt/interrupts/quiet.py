@@ -32,6 +32,12 @@ class _Blocks:
         self.n = 0
         self.collects = False
 
+    def after_fork(self) -> None:
+        """Blocks of other threads do not go on in the child, and nobody forks within one."""
+        if self.n and self.collects:
+            gc.enable()
+        self.n = 0
+
 
 _blocks = session.own("blocks in which no foreign Python runs", _Blocks())
 _main = threading.main_thread().ident
@@ -72,13 +78,15 @@ class quiet(_Ended):
     def _end(self) -> None:
         if self._is_counted:
             self._is_counted = False
-            _blocks.n -= 1
+            _blocks.n -= _blocks.n > 0
             if not _blocks.n and _blocks.collects:
                 gc.enable()
         if self._waits:
             soon = starmap(deliver_soon, ONCE)
             self._waits = False
-            waits.n -= 1  # from here on a handler may be called, but for the end nothing can
+            waits.n -= (
+                waits.n > 0
+            )  # from here on a handler may be called, but for the end nothing can
             self.__class__ = _Ended  # pyright: ignore[reportAttributeAccessIssue]
             if came:
                 _ = [*soon]

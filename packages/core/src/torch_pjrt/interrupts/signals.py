@@ -41,6 +41,10 @@ class Waits:
         self.codes: set[CodeType] = set()
         self.came: dict[int, None] = {}
 
+    def after_fork(self) -> None:
+        """Blocks of the thread that was the main one do not go on in the child."""
+        self.n = 0
+
 
 def _nowhere() -> Any:
     """Nothing that records is imported."""

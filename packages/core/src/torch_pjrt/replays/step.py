@@ -444,6 +444,15 @@ def _look(x: Any) -> Any:
         look: tuple[TensorSpec, int] = spec_and_offset(x)
         gradient = x.requires_grad and x.is_leaf and x.grad is not None
         buffer = buffer_of(x)
-        return (look, buffer.spec, x.requires_grad, x.is_leaf, gradient, range_of_mask(buffer))
+        marks = x.is_neg(), x.is_conj()
+        return (
+            look,
+            buffer.spec,
+            marks,
+            x.requires_grad,
+            x.is_leaf,
+            gradient,
+            range_of_mask(buffer),
+        )
     hash(x)  # a TypeError here says which type
     return (x.__class__, repr(x) if isinstance(x, (float, complex)) else x)  # zeros have signs
