@@ -2,9 +2,9 @@
 
 Python (up to 3.13) looks at young objects once so many more were made than have gone, 700 or 2,000, and at
 all objects of a process once those that have outlived two looks are a quarter as many as the rest. A step
-makes thousands of objects, values, tensors and buffers, that are all alive until its program is launched, and go
-then. Looked at in between they count as old; so a model of 48 layers had half a million objects looked at in
-every eighth step, for a quarter of a second each.
+makes thousands of objects, values, tensors and buffers, that are all alive until its program is launched, and
+go then. Looked at in between they count as old; so a model of 48 layers had half a million objects looked at
+in every eighth step, for a quarter of a second each.
 
 While the device is in use there may be more young objects, `settings.gc_threshold`. Behind each launch Python
 is asked to look all the same, by its own numbers, if there are as many more than behind launches before: that
