@@ -210,12 +210,11 @@ class Program:
         """Whether there is room for what it needs beside its inputs. Asked where that may be much."""
         if self._all_needs is None:
             self._all_needs = memory.all_needs(self.compiled)
-        if self._all_needs <= memory.free_bytes():
-            return True
-        wait()  # what still runs may give back what it needs
-        if self._all_needs <= memory.free_bytes():
-            return True
-        gc.collect()  # and so may what nobody can reach any more
+        # What still runs may give back what it needs, and so may what nobody can reach any more.
+        for give_back in (wait, gc.collect):
+            if self._all_needs <= memory.free_bytes():
+                return True
+            give_back()
         return self._all_needs <= memory.free_bytes()
 
 

@@ -28,6 +28,7 @@ from torch_pjrt.graph.tape import state
 from torch_pjrt.observe import lines, value_lines
 from torch_pjrt.observe.compilations import note_lines_if_logged
 from torch_pjrt.plugin.host import host
+from torch_pjrt.run import garbage
 from torch_pjrt.run.batches import end_step
 from torch_pjrt.run.sync import listeners
 from torch_pjrt.settings import settings
@@ -51,6 +52,7 @@ def set_up() -> None:
     flex_attention.install()
     matmul_precision.install()
     without_dynamo.install()
+    garbage.begin()
     for module in host().plugins.values():
         # The whole package, unless the plugin says which of its modules: users' models may call the others.
         package = module.__name__.partition(".")[0]

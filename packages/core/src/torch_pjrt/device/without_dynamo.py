@@ -45,7 +45,7 @@ def _left_alone() -> Iterator[Any]:
         ImportError,
         AttributeError,
         ValueError,
-    ):  # who marks them otherwise imports Dynamo as ever
+    ):  # marked otherwise: Dynamo is imported as ever
         return
     for marking in gc.get_referrers(code):
         if isinstance(marking, FunctionType) and marking.__code__ is code and marking.__closure__:

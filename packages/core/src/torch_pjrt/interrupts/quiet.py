@@ -84,9 +84,8 @@ class quiet(_Ended):
         if self._waits:
             soon = starmap(deliver_soon, ONCE)
             self._waits = False
-            waits.n -= (
-                waits.n > 0
-            )  # from here on a handler may be called, but for the end nothing can
+            # From here on a handler may be called, but for the end nothing can.
+            waits.n -= waits.n > 0
             self.__class__ = _Ended  # pyright: ignore[reportAttributeAccessIssue]
             if came:
                 _ = [*soon]

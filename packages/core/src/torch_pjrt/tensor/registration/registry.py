@@ -121,14 +121,7 @@ def register_all() -> None:
             with uncollected():
                 _need_jax()
                 _register_all()
-            _look_for_garbage_behind_launches()
             _kernels.done = True
-
-
-def _look_for_garbage_behind_launches() -> None:
-    from torch_pjrt.run import garbage
-
-    garbage.begin()
 
 
 def _need_jax() -> None:
