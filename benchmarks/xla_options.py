@@ -124,7 +124,7 @@ def step_of(workload: Workload) -> Step:
     batches = workload.batches()
     lowereds: list[Any] = []
     launched: list[tuple[Program, list[Any]]] = []
-    compile_lowered, launch = Client.compile_lowered, Program.launch
+    compile_lowered, launch_on = Client.compile_lowered, Program._launch_on
 
     def noting(self: Client, lowered: Any) -> Any:
         lowereds.append(lowered)
@@ -133,11 +133,11 @@ def step_of(workload: Workload) -> Step:
     def watching(self: Program, arrays: list[Any], numbers: Sequence[Any], *rest: Any) -> Any:
         launched.append((self, [*(x.copy() for x in arrays), *numbers]))
         del launched[:-1]
-        return launch(self, arrays, numbers, *rest)
+        return launch_on(self, arrays, numbers, *rest)
 
     with (
         mock.patch.object(Client, "compile_lowered", noting),
-        mock.patch.object(Program, "launch", watching),
+        mock.patch.object(Program, "_launch_on", watching),
     ):
         for _ in range(4):
             inputs, targets = next(batches)

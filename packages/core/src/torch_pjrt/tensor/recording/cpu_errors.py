@@ -17,6 +17,7 @@ import torch
 from torch_pjrt.caches import Cache
 from torch_pjrt.graph.tensor_spec import storage_extent
 from torch_pjrt.tensor.recording.argument_binding import mapped
+from torch_pjrt.tensor.recording.own_generator import run_on_cpu
 from torch_pjrt.tensor.storage.buffer import buffer_of, spec_and_offset
 
 _SMALL = 1 << 16  # elements: a trial of a call that the meta function accepts
@@ -178,8 +179,7 @@ def _tried(
             filled_kwargs = {k: mapped(v, filled) for k, v in kwargs.items()}
             if "device" in filled_kwargs:
                 filled_kwargs["device"] = torch.device("cpu")
-            with torch.random.fork_rng(devices=[]):
-                op(*filled_args, **filled_kwargs)
+            run_on_cpu(op, filled_args, filled_kwargs)
         except _TooLarge:
             raise
         except Exception as refused:
@@ -239,9 +239,9 @@ def _overlap_error(
         return made.set_(storages[buffer_of(t)], t.storage_offset(), t.shape, t.stride())  # type: ignore[arg-type]
 
     try:
-        with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            op(*mapped(args, alike), **mapped(kwargs, alike))
+            run_on_cpu(op, mapped(args, alike), mapped(kwargs, alike))
     except Exception as error:
         return str(error) if str(error).startswith(_OVERLAP) else None
     return None
