@@ -96,8 +96,16 @@ class quiet(_Ended):
 class uncollected(quiet):
     """A context manager: garbage is collected after it, and handlers are called as ever. For imports.
 
-    Those leave little garbage and many objects, and Python looks at all that are there time and again.
+    Those leave little garbage and many objects, and Python looks at all that are there time and again. At the
+    end all objects count as old, and Python's next look is at those that come then: at half a million young
+    ones it takes 60 ms. What the user has frozen stays frozen, and then so many count as young.
     """
 
     __slots__ = ()
     _waits_for_handlers = False
+
+    def __exit__(self, *error: Any) -> None:
+        if _blocks.n == 1 and not gc.get_freeze_count():
+            gc.freeze()  # moves the lists of objects, and looks at none
+            gc.unfreeze()
+        super().__exit__(*error)
