@@ -19,7 +19,6 @@ from rich.console import Console
 from rich.table import Table
 
 import torch_pjrt
-from torch_pjrt import pjrt
 
 TURNS = 9
 SIZES = [(512, 512), (2048, 2048), (2048, 8192), (8192, 2048), (4096, 4096)]
@@ -37,7 +36,7 @@ def ways(n_rows: int, n: int, columns: int, dtype: torch.dtype) -> dict[str, Cal
     def ours_is_done() -> None:
         y = ours(there)  # lives until it is computed
         torch_pjrt.sync()
-        pjrt.synchronize()
+        torch.pjrt.synchronize()  # type: ignore[attr-defined]
         del y
 
     return {
