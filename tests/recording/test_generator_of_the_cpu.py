@@ -13,9 +13,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from torch_pjrt.overloads import named
 from torch_pjrt.plugin import aten
 from torch_pjrt.tensor.recording import own_generator
-from torch_pjrt.tensor.recording.own_generator import run_on_cpu
+from torch_pjrt.tensor.recording.own_generator import try_on_cpu
 
 GENERATOR = torch.default_generator
 
@@ -74,12 +75,6 @@ NOT_TRIED = {
 }
 
 
-def overload(name: str) -> torch._ops.OpOverload:
-    """`aten::rand.out` as PyTorch's object."""
-    base, _, rest = name.removeprefix("aten::").partition(".")
-    return getattr(getattr(torch.ops.aten, base), rest or "default")
-
-
 def takes_generator(op: torch._ops.OpOverload) -> bool:
     return any(argument.name == "generator" for argument in op._schema.arguments)
 
@@ -87,14 +82,14 @@ def takes_generator(op: torch._ops.OpOverload) -> bool:
 def test_each_operator_that_draws_is_tried_with_a_generator_of_its_own() -> None:
     torch.ones(1, device="pjrt")
     names = torch._C._dispatch_get_registrations_for_dispatch_key("PrivateUse1")
+    ops = [named(name.removeprefix("aten::")) for name in names if name.startswith("aten::")]
     draw = [
-        name
-        for name in names
-        if name.startswith("aten::")
-        and not name.endswith((".out", "_out"))  # made of the others
-        and torch.Tag.nondeterministic_seeded in overload(name).tags
+        op
+        for op in ops
+        if not op.name().endswith((".out", "_out"))  # made of the others
+        and torch.Tag.nondeterministic_seeded in op.tags
     ]
-    without = {name for name in draw if not takes_generator(overload(name))}
+    without = {op.name() for op in draw if not takes_generator(op)}
 
     known = {op.name() for op in (*own_generator.WITH_GENERATOR, aten.native_dropout.default)}
     assert without - NOT_TRIED.keys() == known
@@ -126,7 +121,7 @@ def test_what_is_tried_leaves_the_generator_as_it_was(op: Any, args: tuple[Any, 
     assert not torch.equal(GENERATOR.get_state(), before)  # it draws
 
     before = GENERATOR.get_state()
-    run_on_cpu(op, args, {})
+    try_on_cpu(op, args, {})
     assert torch.equal(GENERATOR.get_state(), before)
 
 
@@ -145,5 +140,5 @@ def test_dropout_raises_what_it_raises_on_the_cpu(
 
     x = torch.ones(shape)
     expected = text(lambda: torch.native_dropout(x, p, train))
-    assert text(lambda: run_on_cpu(aten.native_dropout.default, (x, p, train), {})) == expected
+    assert text(lambda: try_on_cpu(aten.native_dropout.default, (x, p, train), {})) == expected
     assert text(lambda: torch.native_dropout(x.to("pjrt"), p, train)) == expected

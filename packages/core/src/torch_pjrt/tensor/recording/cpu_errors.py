@@ -17,7 +17,7 @@ import torch
 from torch_pjrt.caches import Cache
 from torch_pjrt.graph.tensor_spec import storage_extent
 from torch_pjrt.tensor.recording.argument_binding import mapped
-from torch_pjrt.tensor.recording.own_generator import run_on_cpu
+from torch_pjrt.tensor.recording.own_generator import try_on_cpu
 from torch_pjrt.tensor.storage.buffer import buffer_of, spec_and_offset
 
 _SMALL = 1 << 16  # elements: a trial of a call that the meta function accepts
@@ -179,7 +179,7 @@ def _tried(
             filled_kwargs = {k: mapped(v, filled) for k, v in kwargs.items()}
             if "device" in filled_kwargs:
                 filled_kwargs["device"] = torch.device("cpu")
-            run_on_cpu(op, filled_args, filled_kwargs)
+            try_on_cpu(op, filled_args, filled_kwargs)
         except _TooLarge:
             raise
         except Exception as refused:
@@ -241,7 +241,7 @@ def _overlap_error(
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            run_on_cpu(op, mapped(args, alike), mapped(kwargs, alike))
+            try_on_cpu(op, mapped(args, alike), mapped(kwargs, alike))
     except Exception as error:
         return str(error) if str(error).startswith(_OVERLAP) else None
     return None

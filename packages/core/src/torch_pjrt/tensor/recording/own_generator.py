@@ -24,7 +24,7 @@ WITH_GENERATOR = {
 }
 
 
-def run_on_cpu(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+def try_on_cpu(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     """Call the operator with tensors of the CPU, and raise what it raises.
 
     Where it draws random numbers and is given no generator, it draws from a new one.
