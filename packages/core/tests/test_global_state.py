@@ -48,7 +48,7 @@ compile.likely_inputs._recent compile.programs._programs compile.saved._stores d
 device.autocast._cast_parameters device.autocast._libraries device.autocast._set_up_in
 device.gradient_scaling._here device.gradient_scaling._known
 device.guard._in_flight device.guard.before_differentiated device.imports._arriving
-device.imports._asked device.optimizer_state._told device.printing._here
+device.imports._asked device.optimizer_state._begun device.optimizer_state._told device.printing._here
 device.tracers._calls device.tracers._packages device.tracers._registered
 diagnostics.nan_check._checks diagnostics.sections._sections
 dtypes._device

@@ -1,8 +1,10 @@
 """Numbers of a new program that are inputs from the start: those of optimizers, and what has differed before.
 
-An optimizer's operators on lists have learning rates, weight decay and bias corrections for numbers. These
-change, sooner or later, and as inputs they cost nothing: so the epoch in which a schedule begins to lower a
-learning rate needs no program of its own.
+An optimizer's operators have learning rates, weight decay, momentum and bias corrections for numbers. These
+change, sooner or later, and as inputs they cost nothing: so neither the second step of an optimizer that
+goes over its parameters one by one, nor the epoch in which a schedule begins to lower a learning rate, needs
+a program of its own. Operators on lists are known to be an optimizer's. Those on a tensor are, if they were
+recorded within a `step`.
 
 Another number that changes from step to step would be a constant of two programs where a first step is not
 like the others, one that makes state say, and an input only of a third. Here the second program learns from
@@ -18,16 +20,29 @@ from torch._ops import OpOverload
 
 from torch_pjrt.graph.signature import Signature
 from torch_pjrt.graph.tape import Tape
+from torch_pjrt.overloads import aten
 from torch_pjrt.session import session
 
-# Those whose rule computes the same, with the same rounding, whether a number is known or not.
-_OF_OPTIMIZERS = (
+# The rules of all these compute the same, with the same rounding, whether a number is known or not.
+_ON_LISTS = (
     "_foreach_add",
     "_foreach_sub",
     "_foreach_mul",
     "_foreach_div",
     "_foreach_addc",
+    "_foreach_lerp",
     "_fused_",
+)
+_IN_STEPS = frozenset(
+    (
+        aten.add.Tensor,
+        aten.sub.Tensor,
+        aten.mul.Tensor,
+        aten.div.Tensor,
+        aten.addcmul.default,
+        aten.addcdiv.default,
+        aten.lerp.Scalar,
+    )
 )
 
 _LIKE = 0.7  # of its operators with numbers are those of the other, in the same number
@@ -53,10 +68,13 @@ def likely_inputs(tape: Tape) -> tuple[list[int], list[int]]:
     """Which ints and floats of a new program are likely to change, by index; it is remembered itself."""
     called: Called = {}
     found: set[tuple[type, int]] = set()
+    in_steps = _floats_of_steps(tape)
     for signature, kind, index in _numbers(tape):
         value = (tape.ints if kind is int else tape.floats)[index]
         called.setdefault(signature.number, []).append((kind, index, value))
-        if _is_of_an_optimizer(signature):
+        if _is_on_lists(signature) or (
+            kind is float and index in in_steps and signature.op in _IN_STEPS
+        ):
             found.add((kind, index))
     for before in tuple(_recent.called):  # other threads add to it
         shared = [n for n, calls in called.items() if len(before.get(n, ())) == len(calls)]
@@ -76,8 +94,21 @@ def forget() -> None:
     _recent.forget()
 
 
-def _is_of_an_optimizer(signature: Signature) -> bool:
-    return signature.op.__class__ is OpOverload and signature.op._opname.startswith(_OF_OPTIMIZERS)
+def _is_on_lists(signature: Signature) -> bool:
+    return signature.op.__class__ is OpOverload and signature.op._opname.startswith(_ON_LISTS)
+
+
+def _floats_of_steps(tape: Tape) -> set[int]:
+    """Which floats were recorded within an optimizer's step."""
+    found: set[int] = set()
+    start: int | None = None
+    for n in (*tape.steps, ~len(tape.floats)):
+        if n >= 0:
+            start = n if start is None else start
+        elif start is not None:
+            found.update(range(start, ~n))
+            start = None
+    return found
 
 
 def _numbers(tape: Tape) -> Iterator[tuple[Signature, type, int]]:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import wraps
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch.optim import SGD, Optimizer
@@ -33,6 +34,8 @@ _BY_SHAPES = ("Adadelta", "Adam", "Adamax", "AdamW", "Muon", "NAdam", "RAdam", "
 # Of these: who takes the shapes from gradients (`full_like(grad, lr)`).
 _OF_GRADIENTS = ("Muon", "Rprop")
 
+# Those that make their state in their first step, and have taken it.
+_begun: WeakSet[Optimizer] = session.own("optimizers that have begun", WeakSet())
 _told: OrderedDict[int, Callable[[Optimizer], object]] = session.own(
     "who is told of optimizers' steps", OrderedDict()
 )
@@ -65,13 +68,19 @@ def add_optimizer_hook(before_step: Callable[[Optimizer], object]) -> RemovableH
 
 def _before_step(optimizer: Optimizer, args: Any, kwargs: dict[str, Any]) -> Any:
     """Also tell who wants to know; what is given back are other arguments of the step."""
+    tape = state.tape
+    tape.steps.append(len(tape.floats))
     for tell in tuple(_told.values()):
         tell(optimizer)
     groups = optimizer.param_groups
     if len(optimizer.state) >= sum(len(group["params"]) for group in groups):
         return None  # as before nearly all steps
+    if gradient_scaling.is_deciding() or tape.nested:
+        return None
     make = _maker(optimizer)
-    if make is None or gradient_scaling.is_deciding() or state.tape.nested:
+    if make is None:
+        tape.makes_state = optimizer not in _begun
+        _begun.add(optimizer)
         return None
     if len(args) > 1 and callable(args[1]):  # the first one is the optimizer
         return (args[0], _with_state(args[1], optimizer, make), *args[2:]), kwargs

@@ -119,6 +119,9 @@ class Tape:
     ints, floats    Python numbers of the calls, in order: candidates for program inputs.
     draws   for each (re)seeding that this tape saw: the generator's seed and offset there.
     n_draws how many random operators were recorded since the last (re)seeding.
+    steps   how many `floats` there were where an optimizer's step began, and, as `~n`, where one ended.
+    makes_state  within the first step of an optimizer that makes its state there, see
+            `tensor/kernels/first_fills.py`.
     n_further    how many values are not the first of their node: what `len(values)` exceeds the nodes by.
     nested  a scratch tape on which a decomposition is recorded; it never syncs.
     defers_checks  on a nested tape: indices out of range are checked all the same, by who records on it.
@@ -159,6 +162,7 @@ class Tape:
         "ints",
         "joint",
         "kept",
+        "makes_state",
         "n_draws",
         "n_further",
         "nested",
@@ -167,6 +171,7 @@ class Tape:
         "serial",
         "shared",
         "size",
+        "steps",
         "thread",
         "unnumbered",
         "values",
@@ -186,6 +191,8 @@ class Tape:
         self.floats: list[float] = []
         self.draws: list[tuple[int, int]] = []
         self.n_draws = 0
+        self.steps: list[int] = []
+        self.makes_state = False
         self.n_further = 0
         self.nested = nested
         self.defers_checks = defers_checks
@@ -203,6 +210,14 @@ class Tape:
         self.ended = False
         self.serial = next(_serials)
         self.thread = threading.get_ident()
+
+    def successor(self) -> Tape:
+        """A fresh tape for what comes next: within an optimizer's step, if this one ends there."""
+        tape = Tape()
+        if self.steps and self.steps[-1] >= 0:
+            tape.steps.append(0)
+            tape.makes_state = self.makes_state
+        return tape
 
     def take(self, value: Value) -> int:
         """Number a value that another tape, or none, knows: it becomes an input of this one.
@@ -395,7 +410,7 @@ def current() -> Tape:
     if tape.closed:
         settle(tape)
         if state.tape is tape:
-            state.tape = Tape()
+            state.tape = tape.successor()
     return state.tape
 
 

@@ -380,7 +380,7 @@ def _start_anew(tape: Tape) -> None:
     tape.closed = True
     note_lines_if_logged()
     if state.tape is tape:  # else its own thread will see that it is closed
-        state.tape = Tape()
+        state.tape = tape.successor()
     tape.inputs.clear()
     tape.values.clear()
     tape.box.clear()

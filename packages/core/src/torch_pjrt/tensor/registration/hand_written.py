@@ -18,6 +18,7 @@ _FILES = (
     "kernels.ctc",
     "kernels.determinants",
     "kernels.distributions",
+    "kernels.first_fills",
     "kernels.histograms",
     "kernels.least_squares",
     "kernels.linear",
