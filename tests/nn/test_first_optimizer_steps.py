@@ -234,3 +234,23 @@ def test_model_that_is_made_on_the_device_is_trained_by_two_programs(compiled: C
             optimizer.step()
 
     assert compiled() - before == 2
+
+
+@pytest.mark.parametrize("cls", ["AdamW", "SGD"])
+@pytest.mark.parametrize("kind", ["channels last", "transposed"])
+def test_memory_formats_of_parameters_need_one_program(
+    cls: str, kind: str, compiled: Count
+) -> None:
+    x = torch.randn(2, 3, 4, 5)
+    x = x.to(memory_format=torch.channels_last) if kind == "channels last" else x.transpose(0, 3)
+    parameter = torch.nn.Parameter(x.to("pjrt"))
+    optimizer = getattr(torch.optim, cls)([parameter], lr=0.1)
+    torch_pjrt.sync()
+    before = compiled()
+    for _ in range(3):
+        optimizer.zero_grad()
+        (parameter * parameter).sum().backward()
+        optimizer.step()
+
+    assert parameter.stride() == x.stride()
+    assert compiled() - before == 1

@@ -36,7 +36,7 @@ from torch_pjrt.compile.partitioned import aliased, chips_of, of_outputs, spread
 from torch_pjrt.compile.precision import in_force
 from torch_pjrt.compile.sizes import may_need
 from torch_pjrt.graph.boundary import Boundary, with_stacks
-from torch_pjrt.graph.graph import Graph, Node, graph_of, with_inputs
+from torch_pjrt.graph.graph import Graph, Node, graph_of, specs_of_arrays, with_inputs
 from torch_pjrt.graph.loop import loops_of
 from torch_pjrt.observe.compilations import (
     Compilation,
@@ -324,7 +324,7 @@ def key_of(tape: Tape, live: tuple[int, ...]) -> tuple[Any, ...]:
     shared = (
         tuple(tape.code),
         live,
-        tuple([value.spec for value in tape.inputs]),
+        specs_of_arrays(tape.inputs),
         len(tape.draws),
         in_force(),
         settings.roll_layers,

@@ -1,6 +1,8 @@
 """Optimizers that count their steps on the host, by a tensor of the CPU, and have the option `capturable`.
 
 With it they count on the device, so that each of their steps is the same program on the same tensors.
+Without it a count on the device would be read for each parameter, in each step. There it comes to be where
+a checkpoint is loaded with `map_location="pjrt"`, and NAdam's product with any; so it goes back to the host.
 """
 
 from __future__ import annotations
@@ -8,11 +10,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch.optim import Optimizer
 
+from torch_pjrt.session import session
 from torch_pjrt.tensor.storage.buffer import is_pjrt
+
+# What PyTorch's optimizers count by, in this state of a parameter; NAdam's product is one, too.
+_COUNTS = ("step", "mu_product")
+# ASGD counts on the parameters' device in any case.
+_COUNT_ON_THE_HOST = (
+    *("Adadelta", "Adafactor", "Adagrad", "Adam", "Adamax", "AdamW"),
+    *("NAdam", "RAdam", "RMSprop", "Rprop"),
+)
+
+_moved: WeakSet[Optimizer] = session.own("optimizers that count on the device", WeakSet())
 
 
 @contextmanager
@@ -29,6 +43,7 @@ def counting_on_the_device(optimizers: Iterable[Optimizer]) -> Iterator[None]:
 
 def begin_counting(optimizer: Optimizer, groups: list[dict[str, Any]]) -> None:
     """From now on it counts on the device; `groups` get those of it that do so until `end_counting`."""
+    _moved.add(optimizer)
     move_counts([optimizer])
     new = _countable(optimizer)
     groups += new  # before they change: an interrupt may come
@@ -71,6 +86,24 @@ def move_counts(optimizers: Iterable[Optimizer]) -> bool:
     for state, key in found:
         state[key] = state[key].to("pjrt")
     return bool(found)
+
+
+def count_on_the_host(optimizer: Optimizer) -> None:
+    """Before a step: move what it counts to the host, where PyTorch keeps it, if it is on the device.
+
+    Not where the step needs it there (`capturable`, `fused`), and not where a captured step has moved it.
+    """
+    first = next(iter(optimizer.state.values()), None)
+    if first.__class__ is not dict or not any(is_pjrt(first.get(key)) for key in _COUNTS):
+        return
+    if optimizer in _moved:
+        return
+    if not any(isinstance(optimizer, getattr(torch.optim, x, ())) for x in _COUNT_ON_THE_HOST):
+        return
+    for group in optimizer.param_groups:
+        if not (group.get("capturable") or group.get("fused")):
+            for state in [optimizer.state.get(p, {}) for p in group["params"]]:
+                state.update({k: state[k].cpu() for k in _COUNTS if is_pjrt(state.get(k))})
 
 
 def _is_a_count(x: Any) -> bool:

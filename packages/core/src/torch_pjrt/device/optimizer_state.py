@@ -21,6 +21,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
 
 from torch_pjrt.device import gradient_scaling
+from torch_pjrt.device.counting_optimizers import count_on_the_host
 from torch_pjrt.graph.tape import Tape, onto, state
 from torch_pjrt.run.sync import run_pending
 from torch_pjrt.session import session
@@ -72,6 +73,8 @@ def _before_step(optimizer: Optimizer, args: Any, kwargs: dict[str, Any]) -> Any
     tape.steps.append(len(tape.floats))
     for tell in tuple(_told.values()):
         tell(optimizer)
+    if not tape.nested:
+        count_on_the_host(optimizer)
     groups = optimizer.param_groups
     if len(optimizer.state) >= sum(len(group["params"]) for group in groups):
         return None  # as before nearly all steps

@@ -42,8 +42,8 @@ def received_bytes(host: Any) -> torch.UntypedStorage:
 
 def received(host: torch.UntypedStorage) -> torch.UntypedStorage:
     """In the other process: the storage on the device there."""
-    from torch_pjrt.device.storages import from_cpu
     from torch_pjrt.tensor.registration.registry import register_all
+    from torch_pjrt.tensor.storage.host_buffer import storage_of
 
     register_all()
-    return from_cpu(host)
+    return storage_of(host)

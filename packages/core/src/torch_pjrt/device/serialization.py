@@ -1,16 +1,17 @@
 """`torch.save` and `torch.load` with tensors on the device.
 
 Saving goes through a CPU copy of the storage. Loading to `pjrt` wraps the bytes that PyTorch read in a
-storage of ours; PyTorch's own way would ask for an allocator, which a Python backend has not.
+storage of ours (`tensor/storage/host_buffer.py`); PyTorch's own way would ask for an allocator, which a
+Python backend has not.
 """
 
 from __future__ import annotations
 
 import torch
 
-from torch_pjrt.device.storages import from_cpu
 from torch_pjrt.device_index import check_index
 from torch_pjrt.session import session
+from torch_pjrt.tensor.storage.host_buffer import storage_of
 
 # PyTorch tries its own package for PrivateUse1 with a higher number; the lowest is asked first.
 _PRIORITY = 15
@@ -31,4 +32,4 @@ def _deserialize(storage: torch.UntypedStorage, location: str) -> torch.UntypedS
     if not location.startswith("pjrt"):
         return None
     check_index(location)
-    return from_cpu(storage)
+    return storage_of(storage)

@@ -75,7 +75,6 @@ def clone(storage: Any) -> torch.UntypedStorage:
     buffer = buffer_behind(storage)
     value = None if buffer.value is None else content(buffer)
     copy = Buffer(value, buffer.spec)
-    copy.viewed = True
     copy.blank = False
     return sized_storage(copy, nbytes_of(copy))
 

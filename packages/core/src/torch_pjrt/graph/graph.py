@@ -14,8 +14,8 @@ from torch_pjrt.errors import InvalidGraph
 from torch_pjrt.graph.line import Line
 from torch_pjrt.graph.loop import LoopOp
 from torch_pjrt.graph.signature import Signature
-from torch_pjrt.graph.tape import Tape
-from torch_pjrt.graph.tensor_spec import TensorSpec
+from torch_pjrt.graph.tape import Tape, Value
+from torch_pjrt.graph.tensor_spec import TensorSpec, contiguous_spec
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,9 +160,23 @@ def graph_of(tape: Tape, outputs: Sequence[int]) -> Graph:
     'aten::sin'
     """
     return Graph(
-        inputs=tuple(value.spec for value in tape.inputs),
+        inputs=specs_of_arrays(tape.inputs),
         nodes=tuple(_nodes(tape)),
         outputs=tuple(outputs),
+    )
+
+
+def specs_of_arrays(values: Sequence[Value]) -> tuple[TensorSpec, ...]:
+    """What the arrays of values look like, which have no strides of their own.
+
+    To a program an array that came from the host, and one that an operator made for a tensor in another memory
+    format, are the same.
+    """
+    return tuple(
+        [
+            spec if (spec := value.spec).plain else contiguous_spec(spec.shape, spec.dtype)
+            for value in values
+        ]
     )
 
 

@@ -24,9 +24,11 @@ from torch_pjrt.tensor.storage.buffer import (
     nbytes_in_cpp,
     set_storage,
     sized_storage,
+    spec_and_offset,
     with_size,
     wrap_sized,
 )
+from torch_pjrt.tensor.storage.host_buffer import settle
 from torch_pjrt.tensor.storage.uninitialized import fill_from, fills
 from torch_pjrt.tensor.storage.view import content, read
 
@@ -105,15 +107,16 @@ def set_source(
 
     A storage that PyTorch made by itself holds zero bytes so far.
     """
-    buffer = buffer_behind(source)
     shape = tuple(size)
     strides = tuple(stride) or contiguous_strides(shape)
+    buffer = settle(source, self.dtype, storage_offset, shape, strides)
     held = nbytes_of(buffer)
     if storage_offset >= 0 and len(strides) == len(shape) and min(strides, default=0) >= 0:
         held = max(held, storage_extent(shape, strides, storage_offset) * self.dtype.itemsize)
     source = resize(source, held)
     set_storage(self, source, storage_offset, shape, strides)
-    buffer.viewed = True
+    looks, offset = spec_and_offset(self)
+    buffer.viewed = buffer.viewed or looks is not buffer.spec or bool(offset)
     buffer.blank = False
     return self
 

@@ -180,7 +180,9 @@ def store(tensor: torch.Tensor, value: Value) -> None:
     spec, offset = spec_and_offset(tensor) if buffer.viewed else (buffer.spec, 0)
     if spec is buffer.spec and not offset:
         old = buffer.value
-        if old is not None:
+        if (
+            old is not None and value.array is None
+        ):  # else the old one would be an input that nobody reads
             tape = current()
             origin = origin_on(tape, old)
             if value.tape is tape and value.number >= 0 and value.origin is None:

@@ -1,0 +1,93 @@
+"""Buffers whose bytes the host still has: of what those are, the first tensor on the storage says.
+
+`torch.load` makes a storage of bytes first, and puts a tensor on it then. Uploaded as bytes, the tensor would
+be a view of them for good, in another program than that of an equal one, which reads and writes it at each
+use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from torch_pjrt.graph.tape import Value
+from torch_pjrt.graph.tensor_spec import contiguous_spec, spec_of
+from torch_pjrt.tensor.storage.buffer import Buffer, buffer_behind, sized_storage
+from torch_pjrt.tensor.storage.transfer import upload
+
+_value: Any = Buffer.__dict__["value"]
+
+
+class HostBuffer(Buffer):
+    """A buffer of bytes that are uploaded when somebody asks for its `value`.
+
+    host   a CPU storage with the bytes, which nobody writes to; None once they were uploaded.
+    """
+
+    __slots__ = ("host",)
+
+    def __init__(self, host: torch.UntypedStorage) -> None:
+        self.host: torch.UntypedStorage | None = None
+        super().__init__(None, contiguous_spec((host.nbytes(),), torch.uint8))
+        self.host = host
+        self.blank = False
+
+    @property
+    def value(self) -> Value | None:  # type: ignore[override]
+        host = self.host
+        if host is not None:
+            self.value = upload(_on(host, torch.uint8, (host.nbytes(),), (1,)))
+        return _value.__get__(self)
+
+    @value.setter
+    def value(self, value: Value | None) -> None:
+        _value.__set__(self, value)
+        self.host = None
+
+    def held(self) -> tuple[Any, ...]:
+        return self.value, *super().held()[1:]
+
+
+def storage_of(host: torch.UntypedStorage) -> torch.UntypedStorage:
+    """A storage of this device with the bytes of a CPU storage, which nobody writes to any more."""
+    return sized_storage(HostBuffer(host), host.nbytes())
+
+
+def settle(
+    storage: torch.UntypedStorage,
+    dtype: torch.dtype,
+    offset: int,
+    shape: Sequence[int],
+    strides: Sequence[int],
+) -> Buffer:
+    """The storage's buffer, before a tensor that looks so is put on it.
+
+    Where the host has its bytes, they are uploaded as that tensor, if it is all of them.
+    """
+    buffer = buffer_behind(storage)
+    if buffer.__class__ is not HostBuffer:
+        return buffer
+    host = buffer.host
+    spec = spec_of(tuple(shape), dtype, tuple(strides))
+    is_all = (
+        host is not None
+        and not offset
+        and spec.numel * dtype.itemsize == host.nbytes()
+        and spec.dense
+    )
+    if is_all:
+        settled = Buffer(upload(_on(host, dtype, shape, strides)), spec)
+    else:
+        settled = Buffer(buffer.value, buffer.spec)
+        settled.viewed = True
+    settled.address = buffer.address
+    storage.buffer = settled
+    return settled
+
+
+def _on(
+    host: torch.UntypedStorage, dtype: torch.dtype, shape: Sequence[int], strides: Sequence[int]
+) -> torch.Tensor:
+    return torch.empty(0, dtype=dtype, device="cpu").set_(host, 0, tuple(shape), tuple(strides))  # type: ignore[arg-type]
