@@ -169,8 +169,8 @@ def graph_of(tape: Tape, outputs: Sequence[int]) -> Graph:
 def specs_of_arrays(values: Sequence[Value]) -> tuple[TensorSpec, ...]:
     """What the arrays of values look like, which have no strides of their own.
 
-    To a program an array that came from the host, and one that an operator made for a tensor in another memory
-    format, are the same.
+    To a program an array that came from the host and one that an operator made for a tensor in another
+    memory format are the same.
     """
     return tuple(
         [
