@@ -36,15 +36,12 @@ def _on_device(*args: Any, **kwargs: Any) -> torch.UntypedStorage:
     from torch_pjrt.tensor.registration.registry import register_all
 
     register_all()
-    from torch_pjrt.device.storages import from_cpu
-    from torch_pjrt.graph.tensor_spec import contiguous_spec
-    from torch_pjrt.tensor.storage.buffer import Buffer, sized_storage
+    from torch_pjrt.tensor.storage.buffer import sized_storage
+    from torch_pjrt.tensor.storage.host_buffer import HostBuffer, storage_of
 
     size = kwargs.get("size", args[0] if args else 0)
     if not isinstance(size, int) or len(args) > 1 or set(kwargs) - {"size"}:
-        return from_cpu(torch.UntypedStorage(*args, **kwargs))
+        return storage_of(torch.UntypedStorage(*args, **kwargs))
     if size < 0:
         raise RuntimeError(f"Trying to create a storage of {size} bytes")
-    buffer = Buffer(None, contiguous_spec((size,), torch.uint8))
-    buffer.blank = False
-    return sized_storage(buffer, size)
+    return sized_storage(HostBuffer(size), size)

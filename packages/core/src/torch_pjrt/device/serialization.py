@@ -11,6 +11,7 @@ import torch
 
 from torch_pjrt.device_index import check_index
 from torch_pjrt.session import session
+from torch_pjrt.tensor.registration.registry import register_all
 from torch_pjrt.tensor.storage.host_buffer import storage_of
 
 # PyTorch tries its own package for PrivateUse1 with a higher number; the lowest is asked first.
@@ -32,4 +33,5 @@ def _deserialize(storage: torch.UntypedStorage, location: str) -> torch.UntypedS
     if not location.startswith("pjrt"):
         return None
     check_index(location)
+    register_all()  # no tensor may have been on the device, and one is put on this storage by a kernel
     return storage_of(storage)

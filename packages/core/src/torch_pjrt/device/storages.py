@@ -23,7 +23,8 @@ from torch_pjrt.tensor.storage.buffer import (
     nbytes_in_cpp,
     sized_storage,
 )
-from torch_pjrt.tensor.storage.transfer import host_storage, upload
+from torch_pjrt.tensor.storage.host_buffer import fill
+from torch_pjrt.tensor.storage.transfer import host_storage
 from torch_pjrt.tensor.storage.view import content
 
 _bytes = torch.uint8
@@ -98,15 +99,6 @@ def bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:
     return torch.empty(0, dtype=_bytes, device="cpu").set_(storage)  # pyright: ignore[reportArgumentType]
 
 
-def from_cpu(storage: torch.UntypedStorage) -> torch.UntypedStorage:
-    """A storage of this device with the bytes of a CPU storage."""
-    source = bytes_of(storage)
-    value = upload(source)
-    buffer = Buffer(value, value.spec)
-    buffer.viewed = True
-    return sized_storage(buffer, storage.nbytes())
-
-
 def resize_(storage: Any, nbytes: int) -> torch.UntypedStorage:
     """Growing keeps the content; shrinking to 0 lets it go."""
     resize(storage, nbytes)
@@ -115,12 +107,8 @@ def resize_(storage: Any, nbytes: int) -> torch.UntypedStorage:
 
 def copy_(storage: Any, source: Any, non_blocking: bool | None = None) -> torch.UntypedStorage:
     """Replace the content by that of a storage of any device."""
-    buffer = buffer_behind(storage)
-    host = to_cpu(source) if source.device.type == "pjrt" else source
-    value = upload(bytes_of(host))
-    buffer.value, buffer.spec = value, value.spec
-    buffer.viewed = True
-    buffer.blank = False
+    is_own = source.device.type == "pjrt"
+    fill(storage, to_cpu(source) if is_own else source, is_own=is_own)
     return storage
 
 
@@ -135,7 +123,8 @@ def set_from_file(storage: Any, *args: Any) -> torch.UntypedStorage:
     """Fill the storage from a file in PyTorch's older format, as pickle uses it."""
     host = torch.UntypedStorage(storage.nbytes())
     host._set_from_file(*args)
-    return copy_(storage, host)
+    fill(storage, host, is_own=True)
+    return storage
 
 
 def _replace(name: str, replacement: Callable[..., Any]) -> None:

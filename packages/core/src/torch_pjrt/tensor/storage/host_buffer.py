@@ -21,16 +21,15 @@ _value: Any = Buffer.__dict__["value"]
 
 
 class HostBuffer(Buffer):
-    """A buffer of bytes that are uploaded when somebody asks for its `value`.
+    """A buffer of bytes that no tensor is on; they are uploaded when somebody asks for its `value`.
 
-    host   a CPU storage with the bytes, which nobody writes to; None once they were uploaded.
+    host   a CPU storage with the bytes, which nobody writes to; None for zeros, and once they were uploaded.
     """
 
     __slots__ = ("host",)
 
-    def __init__(self, host: torch.UntypedStorage) -> None:
-        self.host: torch.UntypedStorage | None = None
-        super().__init__(None, contiguous_spec((host.nbytes(),), torch.uint8))
+    def __init__(self, nbytes: int, host: torch.UntypedStorage | None = None) -> None:
+        super().__init__(None, contiguous_spec((nbytes,), torch.uint8))
         self.host = host
         self.blank = False
 
@@ -52,7 +51,7 @@ class HostBuffer(Buffer):
 
 def storage_of(host: torch.UntypedStorage) -> torch.UntypedStorage:
     """A storage of this device with the bytes of a CPU storage, which nobody writes to any more."""
-    return sized_storage(HostBuffer(host), host.nbytes())
+    return sized_storage(HostBuffer(host.nbytes(), host), host.nbytes())
 
 
 def settle(
@@ -85,6 +84,24 @@ def settle(
     settled.address = buffer.address
     storage.buffer = settled
     return settled
+
+
+def fill(storage: torch.UntypedStorage, host: torch.UntypedStorage, *, is_own: bool) -> None:
+    """Have the storage hold the bytes of a CPU storage; `is_own` if nobody writes to that any more.
+
+    What tensors on it look like its buffer look like it still.
+    """
+    buffer = buffer_behind(storage)
+    if buffer.__class__ is HostBuffer:
+        storage.buffer = HostBuffer(host.nbytes(), host if is_own else host.clone())
+        storage.buffer.address = buffer.address
+        return
+    spec = buffer.spec
+    if spec.numel * spec.dtype.itemsize != host.nbytes() or not spec.dense:
+        buffer.spec = spec = contiguous_spec((host.nbytes(),), torch.uint8)
+        buffer.viewed = True
+    buffer.value = upload(_on(host, spec.dtype, spec.shape, spec.strides))
+    buffer.blank = False
 
 
 def _on(
