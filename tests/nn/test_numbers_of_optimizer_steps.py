@@ -57,12 +57,16 @@ SCHEDULES: dict[str, Callable[[Optimizer], Any]] = {
 
 
 def trained(
-    cls: str, how: dict[str, Any], schedule: str, after_step: Callable[[], object] = lambda: None
+    cls: str,
+    how: dict[str, Any],
+    schedule: str,
+    after_step: Callable[[], object] = lambda: None,
+    dtype: torch.dtype = torch.float32,
 ) -> list[Tensor]:
     """Parameters and state after some steps."""
     generator = torch.Generator().manual_seed(0)
-    x = torch.randn(6, 4, generator=generator).to("pjrt").requires_grad_()
-    y = torch.randn(5, 3, generator=generator).to("pjrt").requires_grad_()
+    x = torch.randn(33, 17, generator=generator).to("pjrt", dtype).requires_grad_()
+    y = torch.randn(5, 3, generator=generator).to("pjrt", dtype).requires_grad_()
     optimizer = getattr(torch.optim, cls)([x, y], **how)
     scheduler = SCHEDULES[schedule](optimizer)
     torch_pjrt.sync()
@@ -92,17 +96,18 @@ def test_one_program_serves_all_steps_of_a_schedule(
 
 
 @pytest.mark.slow("rows")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
 @pytest.mark.parametrize("name", ALL)
 def test_results_are_those_of_constants_bit_by_bit(
-    name: str, monkeypatch: pytest.MonkeyPatch
+    name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = trained(*ALL[name], "one cycle")
+    found = trained(*ALL[name], "one cycle", dtype=dtype)
     # Then each step's program has the numbers of that step for constants.
     monkeypatch.setattr(programs, "likely_inputs", lambda tape: ([], []))
     none = np.array([], np.int64)
     monkeypatch.setattr(
         NumberPlan, "widened", lambda plan, tape, first: NumberPlan(tape, none, none)
     )
-    expected = trained(*ALL[name], "one cycle")
+    expected = trained(*ALL[name], "one cycle", dtype=dtype)
 
     assert all(torch.equal(x, y) for x, y in zip(found, expected, strict=True))
