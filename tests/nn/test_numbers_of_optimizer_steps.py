@@ -30,7 +30,7 @@ ROWS: dict[str, tuple[str, dict[str, Any]]] = {
     "sgd": ("SGD", {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01}),
     "sgd, nesterov": ("SGD", {"lr": 0.1, "momentum": 0.9, "nesterov": True}),
 }
-ALL = {
+ALL: dict[str, tuple[str, dict[str, Any]]] = {
     **{f"{name}, on lists": (cls, {**how, "foreach": True}) for name, (cls, how) in ROWS.items()},
     **{
         f"{name}, one by one": (cls, {**how, "foreach": False}) for name, (cls, how) in ROWS.items()

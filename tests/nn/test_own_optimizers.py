@@ -167,8 +167,10 @@ def test_step_that_fails_leaves_no_mark_behind_the_next() -> None:
     class Failing(Adam):
         fails = True
 
-        def update(self, p: Tensor, *rest: Any) -> None:
-            super().update(p, *rest)
+        def update(
+            self, p: Tensor, grad: Tensor, state: dict[str, Any], group: dict[str, Any]
+        ) -> None:
+            super().update(p, grad, state, group)
             if self.fails:
                 raise KeyError("on purpose")
 

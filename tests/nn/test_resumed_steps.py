@@ -133,7 +133,8 @@ def test_counts_that_a_captured_step_has_moved_stay() -> None:
 
 
 def test_counts_stay_where_the_optimizer_wants_them_on_the_device() -> None:
-    for how in ({"capturable": True}, {"fused": True}):
+    options: list[dict[str, Any]] = [{"capturable": True}, {"fused": True}]
+    for how in options:
         layer = torch.nn.Linear(4, 3).to("pjrt")
         optimizer = torch.optim.Adam(layer.parameters(), **how)
         for _ in range(2):

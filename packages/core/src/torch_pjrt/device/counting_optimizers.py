@@ -93,7 +93,7 @@ def count_on_the_host(optimizer: Optimizer) -> None:
 
     Not where the step needs it there (`capturable`, `fused`), and not where a captured step has moved it.
     """
-    first = next(iter(optimizer.state.values()), None)
+    first: Any = next(iter(optimizer.state.values()), None)
     if first.__class__ is not dict or not any(is_pjrt(first.get(key)) for key in _COUNTS):
         return
     if optimizer in _moved:

@@ -32,7 +32,8 @@ def _kernel(op: Any) -> Callable[..., torch.Tensor]:
                     made = _recording(op)(*args, **kwargs)
                 finally:
                     tape.give_back()
-            if not tape.values or fill(tape, [buffer_of(made).value.number]):
+            value = buffer_of(made).value if tape.values else None
+            if value is None or fill(tape, [value.number]):
                 return made
         return _recording(op)(*args, **kwargs)
 

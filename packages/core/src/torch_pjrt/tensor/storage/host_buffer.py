@@ -55,7 +55,7 @@ def storage_of(host: torch.UntypedStorage) -> torch.UntypedStorage:
 
 
 def settle(
-    storage: torch.UntypedStorage,
+    storage: Any,
     dtype: torch.dtype,
     offset: int,
     shape: Sequence[int],
@@ -66,17 +66,12 @@ def settle(
     Where the host has its bytes, they are uploaded as that tensor, if it is all of them.
     """
     buffer = buffer_behind(storage)
-    if buffer.__class__ is not HostBuffer:
+    if not isinstance(buffer, HostBuffer):
         return buffer
     host = buffer.host
     spec = spec_of(tuple(shape), dtype, tuple(strides))
-    is_all = (
-        host is not None
-        and not offset
-        and spec.numel * dtype.itemsize == host.nbytes()
-        and spec.dense
-    )
-    if is_all:
+    is_all = not offset and spec.dense and spec.numel * dtype.itemsize == buffer.spec.numel
+    if is_all and host is not None:
         settled = Buffer(upload(_on(host, dtype, shape, strides)), spec)
     else:
         settled = Buffer(buffer.value, buffer.spec)
@@ -86,13 +81,13 @@ def settle(
     return settled
 
 
-def fill(storage: torch.UntypedStorage, host: torch.UntypedStorage, *, is_own: bool) -> None:
+def fill(storage: Any, host: torch.UntypedStorage, *, is_own: bool) -> None:
     """Have the storage hold the bytes of a CPU storage; `is_own` if nobody writes to that any more.
 
     What tensors on it look like its buffer look like it still.
     """
     buffer = buffer_behind(storage)
-    if buffer.__class__ is HostBuffer:
+    if isinstance(buffer, HostBuffer):
         storage.buffer = HostBuffer(host.nbytes(), host if is_own else host.clone())
         storage.buffer.address = buffer.address
         return
