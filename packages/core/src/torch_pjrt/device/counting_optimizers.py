@@ -94,7 +94,7 @@ def count_on_the_host(optimizer: Optimizer) -> None:
     Not where the step needs it there (`capturable`, `fused`), and not where a captured step has moved it.
     """
     first: Any = next(iter(optimizer.state.values()), None)
-    if first.__class__ is not dict or not any(is_pjrt(first.get(key)) for key in _COUNTS):
+    if first.__class__ is not dict or not any(_is_there(first.get(key)) for key in _COUNTS):
         return
     if optimizer in _moved:
         return
@@ -103,7 +103,11 @@ def count_on_the_host(optimizer: Optimizer) -> None:
     for group in optimizer.param_groups:
         if not (group.get("capturable") or group.get("fused")):
             for state in [optimizer.state.get(p, {}) for p in group["params"]]:
-                state.update({k: state[k].cpu() for k in _COUNTS if is_pjrt(state.get(k))})
+                state.update({k: state[k].cpu() for k in _COUNTS if _is_there(state.get(k))})
+
+
+def _is_there(x: Any) -> bool:
+    return x.__class__ is torch.Tensor and is_pjrt(x)  # a DTensor stays with its mesh
 
 
 def _is_a_count(x: Any) -> bool:
