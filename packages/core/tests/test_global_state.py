@@ -46,7 +46,7 @@ client.client._running client.lowering_now._here client.memory._peak client.part
 compile.fingerprint._grounds compile.foreign_calls._set_up compile.hooks.hooks
 compile.likely_inputs._recent compile.programs._programs compile.saved._stores data.loader._loops
 device.autocast._cast_parameters device.autocast._libraries device.autocast._set_up_in
-device.counting_optimizers._moved
+device.counting_optimizers._looked_at
 device.gradient_scaling._here device.gradient_scaling._known
 device.guard._in_flight device.guard.before_differentiated device.imports._arriving
 device.imports._asked device.optimizer_state._begun device.optimizer_state._told device.printing._here

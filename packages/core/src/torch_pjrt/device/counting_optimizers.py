@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
-from weakref import WeakSet
+from weakref import WeakKeyDictionary
 
 import torch
 from torch.optim import Optimizer
@@ -26,7 +26,10 @@ _COUNT_ON_THE_HOST = (
     *("NAdam", "RAdam", "RMSprop", "Rprop"),
 )
 
-_moved: WeakSet[Optimizer] = session.own("optimizers that count on the device", WeakSet())
+# The states that were looked at, by `id`: the last one is there until another takes its place.
+_looked_at: WeakKeyDictionary[Optimizer, int] = session.own(
+    "states of optimizers that were looked at", WeakKeyDictionary()
+)
 
 
 @contextmanager
@@ -43,7 +46,6 @@ def counting_on_the_device(optimizers: Iterable[Optimizer]) -> Iterator[None]:
 
 def begin_counting(optimizer: Optimizer, groups: list[dict[str, Any]]) -> None:
     """From now on it counts on the device; `groups` get those of it that do so until `end_counting`."""
-    _moved.add(optimizer)
     move_counts([optimizer])
     new = _countable(optimizer)
     groups += new  # before they change: an interrupt may come
@@ -89,14 +91,17 @@ def move_counts(optimizers: Iterable[Optimizer]) -> bool:
 
 
 def count_on_the_host(optimizer: Optimizer) -> None:
-    """Before a step: move what it counts to the host, where PyTorch keeps it, if it is on the device.
+    """Before the first step from a state that was loaded: move what it counts to the host.
 
-    Not where the step needs it there (`capturable`, `fused`), and not where a captured step has moved it.
+    There PyTorch keeps it. Not where the step needs it on the device (`capturable`, `fused`). Captured steps and those that Dynamo
+    traces move it there, later.
     """
+    state = id(optimizer.state)
+    if _looked_at.get(optimizer) == state:
+        return
+    _looked_at[optimizer] = state
     first: Any = next(iter(optimizer.state.values()), None)
     if first.__class__ is not dict or not any(_is_there(first.get(key)) for key in _COUNTS):
-        return
-    if optimizer in _moved:
         return
     if not any(isinstance(optimizer, getattr(torch.optim, x, ())) for x in _COUNT_ON_THE_HOST):
         return

@@ -69,20 +69,21 @@ def add_optimizer_hook(before_step: Callable[[Optimizer], object]) -> RemovableH
 
 def _before_step(optimizer: Optimizer, args: Any, kwargs: dict[str, Any]) -> Any:
     """Also tell who wants to know; what is given back are other arguments of the step."""
-    tape = state.tape
-    tape.steps.append(len(tape.floats))
     for tell in tuple(_told.values()):
         tell(optimizer)
-    if not tape.nested:
-        count_on_the_host(optimizer)
+    if not torch.compiler.is_compiling():  # a step that Dynamo traces is on no tape
+        tape = state.tape
+        tape.steps.append(len(tape.floats))
+        if not tape.nested:
+            count_on_the_host(optimizer)
     groups = optimizer.param_groups
     if len(optimizer.state) >= sum(len(group["params"]) for group in groups):
         return None  # as before nearly all steps
-    if gradient_scaling.is_deciding() or tape.nested:
+    if gradient_scaling.is_deciding() or state.tape.nested:
         return None
     make = _maker(optimizer)
     if make is None:
-        tape.makes_state = optimizer not in _begun
+        state.tape.makes_state = optimizer not in _begun
         _begun.add(optimizer)
         return None
     if len(args) > 1 and callable(args[1]):  # the first one is the optimizer
