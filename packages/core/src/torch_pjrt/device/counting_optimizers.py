@@ -93,13 +93,13 @@ def move_counts(optimizers: Iterable[Optimizer]) -> bool:
 def count_on_the_host(optimizer: Optimizer) -> None:
     """Before the first step from a state that was loaded: move what it counts to the host.
 
-    There PyTorch keeps it. Not where the step needs it on the device (`capturable`, `fused`). Captured steps and those that Dynamo
-    traces move it there, later.
+    There PyTorch keeps it, unless the step needs it on the device (`capturable`, `fused`). Captured steps and
+    those that Dynamo traces move it to the device later, and there it stays.
     """
-    state = id(optimizer.state)
-    if _looked_at.get(optimizer) == state:
+    loaded = id(optimizer.state)
+    if _looked_at.get(optimizer) == loaded:
         return
-    _looked_at[optimizer] = state
+    _looked_at[optimizer] = loaded
     first: Any = next(iter(optimizer.state.values()), None)
     if first.__class__ is not dict or not any(_is_there(first.get(key)) for key in _COUNTS):
         return
