@@ -159,3 +159,21 @@ def test_what_is_loaded_may_be_viewed_then() -> None:
     x[1:] = 0
 
     assert torch.equal(found.cpu(), x)
+
+
+@pytest.mark.parametrize("offset", [0, -1])
+@pytest.mark.parametrize(
+    ("size", "stride"),
+    [((2, 3), (1,)), ((2, 3), (-1, 1)), ((2, 3), (3, 1, 1)), ((-2, 3), (3, 1)), ((2, 3), (3, 1))],
+)
+def test_sizes_that_a_fresh_storage_refuses(
+    size: tuple[int, ...], stride: tuple[int, ...], offset: int
+) -> None:
+    def tried(device: str) -> tuple[Any, ...]:
+        storage = torch.UntypedStorage([1] * 24).to(device=torch.device(device))
+        try:
+            return (torch.empty(0, device=device).set_(storage, offset, size, stride).shape,)
+        except Exception as error:
+            return type(error), str(error).splitlines()[0]
+
+    assert tried("pjrt") == tried("cpu")

@@ -68,7 +68,7 @@ def likely_inputs(tape: Tape) -> tuple[list[int], list[int]]:
     """Which ints and floats of a new program are likely to change, by index; it is remembered itself."""
     called: Called = {}
     found: set[tuple[type, int]] = set()
-    in_steps = _floats_of_steps(tape)
+    in_steps = tape.floats_of_steps()
     for signature, kind, index in _numbers(tape):
         value = (tape.ints if kind is int else tape.floats)[index]
         called.setdefault(signature.number, []).append((kind, index, value))
@@ -96,19 +96,6 @@ def forget() -> None:
 
 def _is_on_lists(signature: Signature) -> bool:
     return signature.op.__class__ is OpOverload and signature.op._opname.startswith(_ON_LISTS)
-
-
-def _floats_of_steps(tape: Tape) -> set[int]:
-    """Which floats were recorded within an optimizer's step."""
-    found: set[int] = set()
-    start: int | None = None
-    for n in (*tape.steps, ~len(tape.floats)):
-        if n >= 0:
-            start = n if start is None else start
-        elif start is not None:
-            found.update(range(start, ~n))
-            start = None
-    return found
 
 
 def _numbers(tape: Tape) -> Iterator[tuple[Signature, type, int]]:

@@ -71,10 +71,10 @@ def _before_step(optimizer: Optimizer, args: Any, kwargs: dict[str, Any]) -> Any
     """Also tell who wants to know; what is given back are other arguments of the step."""
     for tell in tuple(_told.values()):
         tell(optimizer)
-    if not torch.compiler.is_compiling():  # a step that Dynamo traces is on no tape
-        tape = state.tape
-        tape.steps.append(len(tape.floats))
-        if not tape.nested:
+    is_traced = torch.compiler.is_compiling()  # by Dynamo: then it is on no tape
+    if not is_traced:
+        state.tape.begin_step()
+        if not state.tape.nested:
             count_on_the_host(optimizer)
     groups = optimizer.param_groups
     if len(optimizer.state) >= sum(len(group["params"]) for group in groups):
@@ -83,8 +83,9 @@ def _before_step(optimizer: Optimizer, args: Any, kwargs: dict[str, Any]) -> Any
         return None
     make = _maker(optimizer)
     if make is None:
-        state.tape.makes_state = optimizer not in _begun
-        _begun.add(optimizer)
+        if not is_traced:
+            state.tape.makes_state = optimizer not in _begun
+            _begun.add(optimizer)
         return None
     if len(args) > 1 and callable(args[1]):  # the first one is the optimizer
         return (args[0], _with_state(args[1], optimizer, make), *args[2:]), kwargs

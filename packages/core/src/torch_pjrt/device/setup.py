@@ -74,8 +74,6 @@ def set_up() -> None:
 def _after_step(optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
     """A training step ends with the optimizer's: one program a step, no `mark_step`."""
     if not torch.compiler.is_compiling():
-        tape = state.tape
-        tape.steps.append(~len(tape.floats))
-        tape.makes_state = False
+        state.tape.end_step()
     if not gradient_scaling.is_deciding() and not state.tape.nested:
         end_step(optimizer)

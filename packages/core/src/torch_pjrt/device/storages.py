@@ -23,7 +23,7 @@ from torch_pjrt.tensor.storage.buffer import (
     nbytes_in_cpp,
     sized_storage,
 )
-from torch_pjrt.tensor.storage.host_buffer import fill
+from torch_pjrt.tensor.storage.host_buffer import hold
 from torch_pjrt.tensor.storage.transfer import host_storage
 from torch_pjrt.tensor.storage.view import content
 
@@ -108,7 +108,7 @@ def resize_(storage: Any, nbytes: int) -> torch.UntypedStorage:
 def copy_(storage: Any, source: Any, non_blocking: bool | None = None) -> torch.UntypedStorage:
     """Replace the content by that of a storage of any device."""
     is_own = source.device.type == "pjrt"
-    fill(storage, to_cpu(source) if is_own else source, is_own=is_own)
+    hold(storage, to_cpu(source) if is_own else source, is_own=is_own)
     return storage
 
 
@@ -116,14 +116,14 @@ def swap_bytes(storage: Any, dtype: torch.dtype) -> None:
     """Turn the bytes of each number around."""
     host = to_cpu(storage)
     host.byteswap(dtype)
-    copy_(storage, host)
+    hold(storage, host, is_own=True)
 
 
 def set_from_file(storage: Any, *args: Any) -> torch.UntypedStorage:
     """Fill the storage from a file in PyTorch's older format, as pickle uses it."""
     host = torch.UntypedStorage(storage.nbytes())
     host._set_from_file(*args)
-    fill(storage, host, is_own=True)
+    hold(storage, host, is_own=True)
     return storage
 
 

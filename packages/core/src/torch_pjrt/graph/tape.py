@@ -211,11 +211,32 @@ class Tape:
         self.serial = next(_serials)
         self.thread = threading.get_ident()
 
+    def begin_step(self) -> None:
+        """What is recorded from here on belongs to an optimizer's step."""
+        self.steps.append(len(self.floats))
+
+    def end_step(self) -> None:
+        """It does not from here on."""
+        self.steps.append(~len(self.floats))
+        self.makes_state = False
+
+    def floats_of_steps(self) -> set[int]:
+        """Which of `floats` were recorded within an optimizer's step."""
+        found: set[int] = set()
+        start: int | None = None
+        for n in (*self.steps, ~len(self.floats)):
+            if n >= 0:
+                start = n if start is None else start
+            elif start is not None:
+                found.update(range(start, ~n))
+                start = None
+        return found
+
     def successor(self) -> Tape:
         """A fresh tape for what comes next: within an optimizer's step, if this one ends there."""
         tape = Tape()
         if self.steps and self.steps[-1] >= 0:
-            tape.steps.append(0)
+            tape.begin_step()
             tape.makes_state = self.makes_state
         return tape
 

@@ -13,7 +13,12 @@ import torch
 
 from torch_pjrt import dtypes
 from torch_pjrt.errors import UnsupportedError
-from torch_pjrt.graph.tensor_spec import contiguous_spec, contiguous_strides, storage_extent
+from torch_pjrt.graph.tensor_spec import (
+    contiguous_spec,
+    contiguous_strides,
+    spec_of,
+    storage_extent,
+)
 from torch_pjrt.overloads import aten
 from torch_pjrt.tensor.storage.buffer import (
     Buffer,
@@ -24,7 +29,6 @@ from torch_pjrt.tensor.storage.buffer import (
     nbytes_in_cpp,
     set_storage,
     sized_storage,
-    spec_and_offset,
     with_size,
     wrap_sized,
 )
@@ -109,14 +113,16 @@ def set_source(
     """
     shape = tuple(size)
     strides = tuple(stride) or contiguous_strides(shape)
-    buffer = settle(source, self.dtype, storage_offset, shape, strides)
+    buffer = buffer_behind(source)
     held = nbytes_of(buffer)
+    spec = None  # of sizes that PyTorch refuses below
     if storage_offset >= 0 and len(strides) == len(shape) and min(strides, default=0) >= 0:
+        spec = spec_of(shape, self.dtype, strides)
+        buffer = settle(source, spec, storage_offset)
         held = max(held, storage_extent(shape, strides, storage_offset) * self.dtype.itemsize)
     source = resize(source, held)
     set_storage(self, source, storage_offset, shape, strides)
-    looks, offset = spec_and_offset(self)
-    buffer.viewed = buffer.viewed or looks is not buffer.spec or bool(offset)
+    buffer.viewed = buffer.viewed or spec is not buffer.spec or bool(storage_offset)
     buffer.blank = False
     return self
 

@@ -7,13 +7,12 @@ use.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from torch_pjrt.graph.tape import Value
-from torch_pjrt.graph.tensor_spec import contiguous_spec, spec_of
+from torch_pjrt.graph.tensor_spec import TensorSpec, contiguous_spec
 from torch_pjrt.tensor.storage.buffer import Buffer, buffer_behind, sized_storage
 from torch_pjrt.tensor.storage.transfer import upload
 
@@ -37,7 +36,7 @@ class HostBuffer(Buffer):
     def value(self) -> Value | None:  # type: ignore[override]
         host = self.host
         if host is not None:
-            self.value = upload(_on(host, torch.uint8, (host.nbytes(),), (1,)))
+            self.value = _uploaded(host, self.spec)
         return _value.__get__(self)
 
     @value.setter
@@ -54,13 +53,7 @@ def storage_of(host: torch.UntypedStorage) -> torch.UntypedStorage:
     return sized_storage(HostBuffer(host.nbytes(), host), host.nbytes())
 
 
-def settle(
-    storage: Any,
-    dtype: torch.dtype,
-    offset: int,
-    shape: Sequence[int],
-    strides: Sequence[int],
-) -> Buffer:
+def settle(storage: Any, spec: TensorSpec, offset: int) -> Buffer:
     """The storage's buffer, before a tensor that looks so is put on it.
 
     Where the host has its bytes, they are uploaded as that tensor, if it is all of them.
@@ -69,10 +62,9 @@ def settle(
     if not isinstance(buffer, HostBuffer):
         return buffer
     host = buffer.host
-    spec = spec_of(tuple(shape), dtype, tuple(strides))
-    is_all = not offset and spec.dense and spec.numel * dtype.itemsize == buffer.spec.numel
+    is_all = not offset and spec.dense and spec.numel * spec.dtype.itemsize == buffer.spec.numel
     if is_all and host is not None:
-        settled = Buffer(upload(_on(host, dtype, shape, strides)), spec)
+        settled = Buffer(_uploaded(host, spec), spec)
     else:
         settled = Buffer(buffer.value, buffer.spec)
         settled.viewed = True
@@ -81,25 +73,25 @@ def settle(
     return settled
 
 
-def fill(storage: Any, host: torch.UntypedStorage, *, is_own: bool) -> None:
+def hold(storage: Any, host: torch.UntypedStorage, *, is_own: bool) -> None:
     """Have the storage hold the bytes of a CPU storage; `is_own` if nobody writes to that any more.
 
     What tensors on it look like its buffer look like it still.
     """
     buffer = buffer_behind(storage)
-    if isinstance(buffer, HostBuffer):
-        storage.buffer = HostBuffer(host.nbytes(), host if is_own else host.clone())
-        storage.buffer.address = buffer.address
-        return
     spec = buffer.spec
     if spec.numel * spec.dtype.itemsize != host.nbytes() or not spec.dense:
-        buffer.spec = spec = contiguous_spec((host.nbytes(),), torch.uint8)
+        buffer.spec = contiguous_spec((host.nbytes(),), torch.uint8)
         buffer.viewed = True
-    buffer.value = upload(_on(host, spec.dtype, spec.shape, spec.strides))
-    buffer.blank = False
+    if isinstance(buffer, HostBuffer):
+        buffer.value = None
+        buffer.host = host if is_own else host.clone()
+    else:
+        buffer.value = _uploaded(host, buffer.spec)
+        buffer.blank = False
 
 
-def _on(
-    host: torch.UntypedStorage, dtype: torch.dtype, shape: Sequence[int], strides: Sequence[int]
-) -> torch.Tensor:
-    return torch.empty(0, dtype=dtype, device="cpu").set_(host, 0, tuple(shape), tuple(strides))  # type: ignore[arg-type]
+def _uploaded(host: torch.UntypedStorage, spec: TensorSpec) -> Value:
+    """All bytes of a CPU storage as a tensor that looks so."""
+    whole = torch.empty(0, dtype=spec.dtype, device="cpu")
+    return upload(whole.set_(host, 0, spec.shape, spec.strides))  # type: ignore[arg-type]
